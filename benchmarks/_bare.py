@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 import pymysql
 
-from schemaless.keys import shard_database
+from schemaless.base.keys import shard_database
 from schemaless.topology.model import Topology
 from schemaless.wire.node import Node
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from schemaless.followers import dispatch
-from schemaless.followers.access import StoredFeed
-from schemaless.followers.binlog_notifier import BinlogNotifier
-from schemaless.followers.checkpoints import Checkpoints
-from schemaless.followers.discovery import Discovery
-from schemaless.followers.dispatch import Dispatcher
-from schemaless.followers.worker import Worker
+from schemaless.store.followers import dispatch
+from schemaless.store.followers.access import StoredFeed
+from schemaless.store.followers.binlog_notifier import BinlogNotifier
+from schemaless.store.followers.checkpoints import Checkpoints
+from schemaless.store.followers.discovery import Discovery
+from schemaless.store.followers.dispatch import Dispatcher
+from schemaless.store.followers.worker import Worker
 
 Cell = tuple[int, int]
 """Shard and added_id."""

@@ -1,4 +1,4 @@
-"""Parts of ``indexes.py``, each run in a separate process, with this checkout of the project or another one.
+"""Parts of ``store/indexes.py``, each run in a separate process, with this checkout of the project or another one.
 
     PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py queries URL CLIENTS PID...      CLIENTS is a file
     PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py keep URL PUTS PER_S
@@ -20,11 +20,11 @@ from typing import Any
 from _feed_trace import STEPS, Trace, ran_s
 
 import schemaless
-from schemaless.admin.indexes import indexes_of
-from schemaless.followers.handler_context import HandlerContext
-from schemaless.followers.worker import Worker
-from schemaless.indexes.follower import Indexing
-from schemaless.internals import internals_of
+from schemaless.ops.admin.indexes import indexes_of
+from schemaless.store.followers.handler_context import HandlerContext
+from schemaless.store.followers.worker import Worker
+from schemaless.store.indexes.follower import Indexing
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
 _COUNTED = 100

@@ -24,15 +24,15 @@ from typing import Any
 import schemaless
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.job_store import JobStore
-from schemaless.migrate import run as migrate
-from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
-from schemaless.migrate.archive_files import archive_files, read_archive
-from schemaless.migrate.finalise import archive_of
-from schemaless.migrate.restore import RestoreSpec
-from schemaless.migrate.restore import run as restore
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import VerifyOptions, verify
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
+from schemaless.ops.migrate.archive_files import archive_files, read_archive
+from schemaless.ops.migrate.finalise import archive_of
+from schemaless.ops.migrate.restore import RestoreSpec
+from schemaless.ops.migrate.restore import run as restore
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.verify import VerifyOptions, verify
 from schemaless.testing.servers import private_servers
 
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}

@@ -47,10 +47,10 @@ from indexes import filled as with_index
 
 import schemaless
 import schemaless.aio
-from schemaless.cells.sql import insert_cells, select_latest
-from schemaless.indexes import sql as index_sql
-from schemaless.internals import internals_of
-from schemaless.keys import shard_database
+from schemaless.base.keys import shard_database
+from schemaless.store.cells.sql import insert_cells, select_latest
+from schemaless.store.indexes import sql as index_sql
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from tests.aio.random_cancelling import Run, connections_of
 from tests.aio.slow_proxy import slow_proxy

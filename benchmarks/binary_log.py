@@ -19,12 +19,12 @@ from store import flights
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.base.keys import row_key_for
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.recode import recode
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
-from schemaless.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
-from schemaless.migrate.sql import update_bodies
+from schemaless.ops.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
+from schemaless.ops.migrate.sql import update_bodies
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.connection import Connection
 

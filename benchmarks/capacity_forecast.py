@@ -24,7 +24,7 @@ import time
 
 from _daily_series import Days, made, public
 
-from schemaless.capacity.forecast import Forecast, forecast
+from schemaless.planning.capacity.forecast import Forecast, forecast
 
 MONDAY = datetime.date(2026, 1, 5)
 KINDS = ("linear", "compound", "wandering")

@@ -28,17 +28,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from schemaless.admin.create import create
+from schemaless.base.numbers import Interval, added
 from schemaless.bench.past_writes import Column, PastWrites, cells, write
-from schemaless.capacity.measure import measure
-from schemaless.capacity.measurement import Measurement
 from schemaless.cell import NewStoredCell
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
-from schemaless.migrate.sql import rebuild_table
-from schemaless.numbers import Interval, added
-from schemaless.opening import connect
-from schemaless.survey.table_sizes import cell_table_sizes
+from schemaless.ops.admin.create import create
+from schemaless.ops.migrate.sql import rebuild_table
+from schemaless.planning.capacity.measure import measure
+from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.sampling.table_sizes import cell_table_sizes
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.testing.servers import private_servers
 
 SHARDS = 16

@@ -14,17 +14,17 @@ import random
 import uuid
 from collections.abc import Iterator
 
-from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
-from schemaless.capacity.reporting import Asked, make
 from schemaless.cell import NewStoredCell
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
-from schemaless.migrate.rebuild import run as rebuild
-from schemaless.migrate.run import run as migrate
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.opening import connect
-from schemaless.survey.table_sizes import TableSize, cell_table_sizes
+from schemaless.ops.admin.create import create
+from schemaless.ops.migrate.rebuild import run as rebuild
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.testing.servers import private_servers
 
 MB = 1_000_000

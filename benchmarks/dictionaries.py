@@ -25,21 +25,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.cells.column_codecs import ColumnSetting, set_column
-from schemaless.cells.dictionaries import keep
 from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.codec.training import train
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
-from schemaless.migrate import run as migrate
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.opening import connect
-from schemaless.survey.advice import ColumnAdvice, advise, train_column
+from schemaless.ops.admin.create import create
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.planning.sampling.advice import ColumnAdvice, advise, train_column
+from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.cells.dictionaries import keep
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.testing.servers import private_servers
 
 ROUNDS = 5

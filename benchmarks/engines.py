@@ -45,12 +45,12 @@ from schemaless.codec.dictionaries import FIRST_ID, DictionarySet
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.codec.training import train
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.local.servers import kill, start
+from schemaless.planning.sampling.advice import advise
+from schemaless.planning.sampling.lsm_sizes import lsm_sizes
 from schemaless.schema.sql import COMPACT
-from schemaless.survey.advice import advise
-from schemaless.survey.lsm_sizes import lsm_sizes
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.session import MARIADB_SETTINGS
 

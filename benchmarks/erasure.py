@@ -29,16 +29,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import schemaless
+from schemaless.base.keys import row_key_for
 from schemaless.cell import NewCell, NewStoredCell
 from schemaless.codec.envelope import tombstone
-from schemaless.erase.job import EraseSpec
-from schemaless.erase.job import run as run_erasure
-from schemaless.erasures.ledger import target
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
-from schemaless.policies.retention import Policy
-from schemaless.retention.job import begin
-from schemaless.retention.job import run as retain
+from schemaless.ops.erasure.job import EraseSpec
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.retention.job import begin
+from schemaless.ops.retention.job import run as retain
+from schemaless.store.erasures.ledger import target
+from schemaless.store.erasures.retention import Policy
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 
 CLIENTS = 4

@@ -7,8 +7,8 @@ something. A mover moves one of the two shards to the other server and, in two o
 statement. Successors complete both. At the same time there are writers, readers, a trigger, an index follower, and
 migrations of the other shard that keep their originals in an archive. After each round, all cells, the log, the ledger,
 and each table of the shards on both servers are compared with a plain model; at the end, the archive
-(tests/erase/matrix.py). Then data is damaged by SQL, to check that each kind of damage is found. Status 1 if anything
-was wrong.
+(tests/ops/erasure/matrix.py). Then data is damaged by SQL, to check that each kind of damage is found. Status 1 if
+anything was wrong.
 
 ``--rounds`` takes a sample of the statements; 0 takes all, from ``--first`` on.
 """
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import schemaless
 from schemaless.testing.servers import private_servers
-from tests.erase.matrix import Matrix
+from tests.ops.erasure.matrix import Matrix
 
 
 def main() -> int:

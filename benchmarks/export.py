@@ -53,16 +53,16 @@ import pymysql
 
 import schemaless
 from schemaless import Datastore, NewCell
-from schemaless.admin.ndjson import dump_line
-from schemaless.export.exporter import Pace, ShardExport
-from schemaless.export.manifest import Definition
-from schemaless.export.target import LocalTarget
-from schemaless.failover import nodes
-from schemaless.failover.adopt import adopt
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
+from schemaless.base.keys import row_key_for
 from schemaless.local.description import LocalServer
 from schemaless.local.servers import kill
+from schemaless.ops.admin.ndjson import dump_line
+from schemaless.ops.export.exporter import Pace, ShardExport
+from schemaless.ops.export.manifest import Definition
+from schemaless.ops.export.target import LocalTarget
+from schemaless.ops.failover import nodes
+from schemaless.ops.failover.adopt import adopt
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.urls import parse_url
 
@@ -72,8 +72,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import erasure
 from failover import promote
 
-from tests.export.killed import CONTROLS, STEPS, Death, Exporters, preload
 from tests.movers import move_away
+from tests.ops.export.killed import CONTROLS, STEPS, Death, Exporters, preload
 
 SHARDS = 4
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 import pymysql
 
 import schemaless
-from schemaless.failover import adopt as failover
-from schemaless.failover import nodes
-from schemaless.failover.lost import lost_cells
-from schemaless.failover.states import node_states
-from schemaless.failover.watch import Watch
 from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish
+from schemaless.ops.failover import adopt as failover
+from schemaless.ops.failover import nodes
+from schemaless.ops.failover.lost import lost_cells
+from schemaless.ops.failover.states import node_states
+from schemaless.ops.failover.watch import Watch
 from schemaless.testing.servers import private_servers
 
 SHARDS = 4

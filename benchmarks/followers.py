@@ -35,16 +35,16 @@ from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
 from _schedules import outcomes
 
 import schemaless
-from schemaless.followers.membership import Timing
-from schemaless.followers.worker import Worker
-from schemaless.internals import internals_of
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.triggers.calling import Calls
-from schemaless.triggers.supervision import caught_up, prepare
+from schemaless.store.followers.membership import Timing
+from schemaless.store.followers.worker import Worker
+from schemaless.store.internals import internals_of
+from schemaless.store.triggers.calling import Calls
+from schemaless.store.triggers.supervision import caught_up, prepare
 from schemaless.wire.pool import NodePool
-from tests.followers import schedules
-from tests.followers.live import CONTROLS, Given, Live
+from tests.store.followers import schedules
+from tests.store.followers.live import CONTROLS, Given, Live
 
 BATCH = 1_000
 

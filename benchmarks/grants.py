@@ -20,8 +20,8 @@ from pathlib import Path
 import pymysql
 
 import schemaless
-from schemaless.admin.grants import grants
-from schemaless.keys import shard_database
+from schemaless.base.keys import shard_database
+from schemaless.ops.admin.grants import grants
 from schemaless.testing.servers import private_servers
 from schemaless.topology.model import new_topology
 from schemaless.wire.accounts import Account

@@ -38,15 +38,15 @@ from _schedules import outcomes
 from codec import processor
 
 import schemaless
-from schemaless.admin.indexes import indexes_of
-from schemaless.followers.worker import Worker
-from schemaless.indexes.admin import Watch
-from schemaless.indexes.definition import define
-from schemaless.internals import internals_of
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from tests.indexes import schedules
-from tests.indexes.live import CONTROLS, LiveIndex
+from schemaless.ops.admin.indexes import indexes_of
+from schemaless.store.followers.worker import Worker
+from schemaless.store.indexes.admin import Watch
+from schemaless.store.indexes.definition import define
+from schemaless.store.internals import internals_of
+from tests.store.indexes import schedules
+from tests.store.indexes.live import CONTROLS, LiveIndex
 
 BATCH = 1_000
 QUERIES = 200

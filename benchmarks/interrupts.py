@@ -23,8 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import schemaless
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.pool import PoolOptions
 from tests.faults.interrupts import (

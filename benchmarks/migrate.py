@@ -51,14 +51,14 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.migrate import run as migrate
-from schemaless.migrate.binlog_cost import binary_log
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.sql import select_block, update_bodies, wanted_bodies
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.binlog_cost import binary_log
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.sql import select_block, update_bodies, wanted_bodies
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
 COLUMN = "BASE"

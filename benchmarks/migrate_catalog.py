@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 
 import schemaless
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.leases import LEASE_S
-from schemaless.jobs.status import status_of
-from schemaless.jobs.versions import versions
-from schemaless.migrate.spec import MigrateSpec
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.leases import LEASE_S
+from schemaless.ops.jobs.status import status_of
+from schemaless.ops.jobs.versions import versions
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.testing.servers import private_servers
 
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}

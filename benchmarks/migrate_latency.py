@@ -35,9 +35,9 @@ from typing import Any
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.base.keys import row_key_for
 from schemaless.bench.logbooks import ALL_DOCUMENTS, COLUMN
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.keys import row_key_for
 from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
 

@@ -45,13 +45,13 @@ from _move_traffic import (
 
 import schemaless
 from schemaless import Datastore, NewStoredCell
-from schemaless.internals import internals_of
-from schemaless.jobs.throttle import Thresholds
 from schemaless.local.options import RELAXED
-from schemaless.move import run as moves
-from schemaless.move.fence import Fence
-from schemaless.move.record import Records
-from schemaless.move.spec import MoveSpec
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.fence import Fence
+from schemaless.ops.move.record import Records
+from schemaless.ops.move.spec import MoveSpec
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 
 DURABLE: Final = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}

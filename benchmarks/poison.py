@@ -33,14 +33,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import schemaless
-from schemaless.followers.membership import Timing
-from schemaless.followers.supervisor import Supervisor
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.triggers.admin import Triggers
-from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
-from tests.followers import poison
-from tests.followers.poison import EXITS, GOOD, HANGS, RAISES, Called
+from schemaless.store.followers.membership import Timing
+from schemaless.store.followers.supervisor import Supervisor
+from schemaless.store.triggers.admin import Triggers
+from schemaless.store.triggers.supervision import caught_up, prepare, trigger_supervisor
+from tests.store.followers import poison
+from tests.store.followers.poison import EXITS, GOOD, HANGS, RAISES, Called
 
 LEASE_S = 2.0
 

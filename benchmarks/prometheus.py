@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import schemaless
-from schemaless.failover import nodes
+from schemaless.ops.failover import nodes
+from schemaless.store.triggers.supervision import prepare
 from schemaless.testing.servers import private_servers
-from schemaless.triggers.supervision import prepare
 
 ROOT = Path(__file__).parents[1]
 NAME = "scraped"

@@ -14,18 +14,18 @@ import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
-from schemaless.admin.create import create
 from schemaless.bench import logbooks
 from schemaless.cell import NewCell
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
-from schemaless.migrate.rebuild import run as rebuild
-from schemaless.opening import connect
-from schemaless.policies.retention import Policy
-from schemaless.retention.job import begin, run
-from schemaless.retention.plan import plan
-from schemaless.survey.table_sizes import cell_table_sizes, other_table_sizes
+from schemaless.ops.admin.create import create
+from schemaless.ops.migrate.rebuild import run as rebuild
+from schemaless.ops.retention.job import begin, run
+from schemaless.ops.retention.plan import plan
+from schemaless.planning.sampling.table_sizes import cell_table_sizes, other_table_sizes
+from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.retention import Policy
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.testing.servers import private_servers
 
 DAYS = 800

@@ -17,16 +17,16 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 
-from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
-from schemaless.migrate import run as migrate
-from schemaless.opening import connect
-from schemaless.survey.page_model import Packer, rebuilt_file_bytes
-from schemaless.survey.table_sizes import cell_table_sizes, layout_of
+from schemaless.ops.admin.create import create
+from schemaless.ops.migrate import run as migrate
+from schemaless.planning.sampling.page_model import Packer, rebuilt_file_bytes
+from schemaless.planning.sampling.table_sizes import cell_table_sizes, layout_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.testing.servers import private_servers
 
 LENGTHS = {

@@ -28,13 +28,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import schemaless
-from schemaless.failover import nodes
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.triggers.supervision import prepare
+from schemaless.ops.failover import nodes
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.store.internals import internals_of
+from schemaless.store.triggers.supervision import prepare
 
 COMMAND = (sys.executable, "-m", "schemaless.cli.entry")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -42,13 +42,13 @@ from _bare import Bare, Given, connect
 from codec import processor
 
 import schemaless
+from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
-from schemaless.internals import internals_of
-from schemaless.keys import heartbeat_database, shard_database
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
+from schemaless.store.internals import internals_of
 from schemaless.wire.urls import Credentials, parse_url
 
 BATCH = 100

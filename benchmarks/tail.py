@@ -33,11 +33,11 @@ from typing import Any
 import pymysql
 
 import schemaless
-from schemaless.failover.nodes import add_replica
-from schemaless.feed import settled_ids as changes
-from schemaless.feed.settlement import observe
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
+from schemaless.ops.failover.nodes import add_replica
+from schemaless.store.feed import settled_ids as changes
+from schemaless.store.feed.settlement import observe
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 

@@ -34,7 +34,7 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, Tracer
 from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
 import schemaless
-from schemaless import telemetry
+from schemaless.monitoring import telemetry
 from schemaless.testing.servers import private_servers
 
 

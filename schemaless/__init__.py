@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from schemaless.admin.create import create
     from schemaless.cell import (
         Cell,
         CellKey,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
         StoredCell,
     )
     from schemaless.codec.envelope import Limits
-    from schemaless.datastore import Datastore
-    from schemaless.erasures.ledger import Erasure
     from schemaless.errors import (
         AccessDenied,
         ArchiveFailed,
@@ -91,10 +88,13 @@ if TYPE_CHECKING:
         WrongEventLoop,
         WrongReply,
     )
-    from schemaless.indexes.query import Index, IndexPage, IndexRow
-    from schemaless.opening import connect
+    from schemaless.ops.admin.create import create
+    from schemaless.store.datastore import Datastore
+    from schemaless.store.erasures.ledger import Erasure
+    from schemaless.store.indexes.query import Index, IndexPage, IndexRow
+    from schemaless.store.opening import connect
+    from schemaless.store.triggers.declaration import Call, Trigger, trigger
     from schemaless.topology.shards import FeedFrom, ReadFrom
-    from schemaless.triggers.declaration import Call, Trigger, trigger
 
 __all__ = [
     "AccessDenied",
@@ -199,12 +199,12 @@ _HOMES = {
         "StoredCell",
     ),
     "schemaless.codec.envelope": ("Limits",),
-    "schemaless.admin.create": ("create",),
-    "schemaless.triggers.declaration": ("Call", "Trigger", "trigger"),
-    "schemaless.datastore": ("Datastore",),
-    "schemaless.erasures.ledger": ("Erasure",),
-    "schemaless.indexes.query": ("Index", "IndexPage", "IndexRow"),
-    "schemaless.opening": ("connect",),
+    "schemaless.ops.admin.create": ("create",),
+    "schemaless.store.triggers.declaration": ("Call", "Trigger", "trigger"),
+    "schemaless.store.datastore": ("Datastore",),
+    "schemaless.store.erasures.ledger": ("Erasure",),
+    "schemaless.store.indexes.query": ("Index", "IndexPage", "IndexRow"),
+    "schemaless.store.opening": ("connect",),
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.admin.grants import ROLES, Role, ServerGrants, grants
+from schemaless.ops.admin.grants import ROLES, Role, ServerGrants, grants
 from schemaless.topology.model import new_topology
 from schemaless.wire.accounts import Account
 from schemaless.wire.urls import parse_url

@@ -32,9 +32,9 @@ from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.failover.clusters import add_cluster
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.ops.failover.clusters import add_cluster
+from schemaless.store.internals import internals_of
 from schemaless.testing.datastores import Datastores
 from schemaless.testing.servers import private_servers
 from schemaless.topology.model import Topology

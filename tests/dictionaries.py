@@ -8,13 +8,13 @@ import uuid
 from typing import Any
 
 from schemaless import Datastore, NewCell
-from schemaless.cells.column_codecs import ColumnSetting, set_column
-from schemaless.cells.dictionaries import keep
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
 from schemaless.codec.training import Training, train
-from schemaless.internals import internals_of
+from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.cells.dictionaries import keep
+from schemaless.store.internals import internals_of
 
 COLUMN = "TRIP"
 ZSTD = codec_named("msgpack+zstd")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pymysql
 
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
-from schemaless.move import run as moves
-from schemaless.move.record import MoveRecord
-from schemaless.move.spec import MoveSpec
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.record import MoveRecord
+from schemaless.ops.move.spec import MoveSpec
 from schemaless.schema.creation import create_shard
 from schemaless.schema.databases import Identity
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pools import Pools

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schemaless.datastore import Datastore
-from schemaless.opening import opening_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import opening_of
 
 
 def small_packets(store: Datastore, most_bytes: int) -> Datastore:

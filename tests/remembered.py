@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from schemaless.capacity import growth_forecasts
-from schemaless.capacity.forecast import Forecast, History, NoForecast, forecast
+from schemaless.planning.capacity import growth_forecasts
+from schemaless.planning.capacity.forecast import Forecast, History, NoForecast, forecast
 
 
 @functools.lru_cache(maxsize=12)  # each keeps its futures, of 14 MB at most

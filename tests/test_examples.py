@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import make_url
 
 from schemaless import NewCell
-from schemaless.keys import row_key_for
+from schemaless.base.keys import row_key_for
 
 pytestmark = pytest.mark.once
 

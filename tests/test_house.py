@@ -320,7 +320,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
 
     modules = {re.sub(r"^migrations/", "schemaless/migrations/", relative(path)) for path in SOURCES}
     assert names >= modules
-    formats = {"schemaless/codec/FORMAT.md", "schemaless/migrate/ARCHIVE.md"}
+    formats = {"schemaless/codec/FORMAT.md", "schemaless/ops/migrate/ARCHIVE.md"}
     assert names - modules == {"schemaless/py.typed", *formats}
     assert {"METADATA", "entry_points.txt", "licenses/LICENSE"} <= metadata
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schemaless import Datastore
-from schemaless.internals import Internals, internals_of
+from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.model import Topology
 from schemaless.topology.shards import Shards
 from schemaless.wire.pools import Pools

@@ -58,7 +58,7 @@ CHECKS: dict[str, list[str]] = {
     "export": ["python RUNS/with_export.py URL"],
     "native": ["python RUNS/with_native.py URL"],
     "metrics": ["python RUNS/with_metrics.py URL"],
-    "status": ["SCHEMALESS_URL=URL schemaless status", "python -c 'import schemaless.status.serve'"],
+    "status": ["SCHEMALESS_URL=URL schemaless status", "python -c 'import schemaless.monitoring.status.serve'"],
     "telemetry": ["python RUNS/with_telemetry.py URL"],
     "dask": ["python RUNS/with_dask.py"],
     "report": ["python RUNS/with_report.py"],

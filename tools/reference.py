@@ -23,7 +23,7 @@ import schemaless
 import schemaless.aio
 from schemaless import errors
 from schemaless.cli.main import cli
-from schemaless.metrics.exporter import COLLECTORS, OWN
+from schemaless.monitoring.metrics.exporter import COLLECTORS, OWN
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"

@@ -10,11 +10,11 @@ from typing import Any, NoReturn, Self, TypeVar
 from schemaless.aio.index import AsyncIndex
 from schemaless.aio.iteration import SteppedIterator
 from schemaless.aio.runtime import EventLoop
-from schemaless.arrow.reader import Since, each_batch
 from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.codec.registry import Codec
-from schemaless.datastore import Datastore
-from schemaless.erasures.ledger import Erasure
+from schemaless.store.arrow.reader import Since, each_batch
+from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.ledger import Erasure
 from schemaless.topology.shards import FeedFrom, ReadFrom
 
 T = TypeVar("T")

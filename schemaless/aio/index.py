@@ -7,8 +7,8 @@ from typing import Any
 
 from schemaless.aio.runtime import EventLoop
 from schemaless.cell import RowKey
-from schemaless.indexes.definition import Definition
-from schemaless.indexes.query import Condition, Index, IndexPage
+from schemaless.store.indexes.definition import Definition
+from schemaless.store.indexes.query import Condition, Index, IndexPage
 
 
 class AsyncIndex:

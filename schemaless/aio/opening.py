@@ -6,7 +6,7 @@ from schemaless.aio.datastore import AsyncDatastore
 from schemaless.aio.runtime import EventLoop
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
 from schemaless.errors import InvalidInput
-from schemaless.opening import opening_at
+from schemaless.store.opening import opening_at
 from schemaless.wire.secret import Secret
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from queue import Empty
 
 from schemaless.aio.bridge import wait
-from schemaless.events import Listener
+from schemaless.base.events import Listener
 from schemaless.wire.connection_slots import ConnectionSlots, Slot, SlotAwaited
 
 

@@ -31,8 +31,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from schemaless.base.keys import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.keys import row_key_for
 
 SAMPLE_DOCUMENTS: Final = 2_219
 """Number of documents in the benchmarks' sample: the number of trips that Uber's article measured."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
+from schemaless.base.keys import row_key_for
 from schemaless.bench.corpora import words_of
-from schemaless.cells.sql import insert_numbered_cells
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
+from schemaless.store.cells.sql import insert_numbered_cells
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.topology.placement import shard_for
 
 _WORDS: Final = words_of(

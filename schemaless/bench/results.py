@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
+from schemaless.base.numbers import Interval
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import Absentee
 from schemaless.bench.needs import version_of
-from schemaless.numbers import Interval
 
 STAGES: Final = ("encode", "compress", "inflate", "decode")
 BASELINE: Final = ("json", "zlib")

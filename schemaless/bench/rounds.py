@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from schemaless.base.events import Advanced, Listener, ignore_events
+from schemaless.base.numbers import Interval
 from schemaless.bench import dictionaries
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
@@ -45,8 +47,6 @@ from schemaless.cell import JSONDocument
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Listener, ignore_events
-from schemaless.numbers import Interval
 
 _CHUNK_BYTES: Final = 1 << 20
 

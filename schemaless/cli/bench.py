@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from schemaless.admin.fields import row_key_in
 from schemaless.bench import corpora, dictionaries
+from schemaless.bench import page as bench_page
 from schemaless.bench.article import Figures
+from schemaless.bench.charts import charts_of
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.results import BASELINE, STAGES, Result
@@ -21,10 +22,9 @@ from schemaless.bench.rounds import Benchmark
 from schemaless.cell import JSONDocument
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
-from schemaless.pages import bench_page
-from schemaless.pages.bench_charts import charts_of
-from schemaless.terminal.files import OutputFolder, write_whole
-from schemaless.terminal.output import (
+from schemaless.ops.admin.fields import row_key_in
+from schemaless.ui.terminal.files import OutputFolder, write_whole
+from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
     ReadOnlyCommand,
     bytes_text,
@@ -36,7 +36,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.shown import CSVText
+from schemaless.ui.terminal.shown import CSVText
 
 
 @click.group()

@@ -11,32 +11,32 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from schemaless.capacity import history as saved
-from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.measure import measure as take_measurement
-from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
-from schemaless.capacity.planning import THRESHOLDS, PlanningOptions
-from schemaless.capacity.report import CapacityReport
-from schemaless.capacity.report_notes import note_on_other_tables
-from schemaless.capacity.reporting import Asked, make, make_of_several
+from schemaless.base.events import Step, only
+from schemaless.base.numbers import Interval, added
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.cli.options import choice_options, datastore_option, open_store, url_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
-from schemaless.events import Step, only
-from schemaless.numbers import Interval, added
-from schemaless.pages.capacity_charts import overview
-from schemaless.pages.capacity_comparison import BUDGET, BY_DISK, DATASTORES, SIDE_BY_SIDE
-from schemaless.pages.capacity_csv import csv_text
-from schemaless.pages.capacity_json import report_json
-from schemaless.pages.capacity_page import capacity_html
-from schemaless.pages.capacity_planning import LEVELS, planning_lines, verdict_text
-from schemaless.pages.capacity_text import WHAT_IF, tables
-from schemaless.pages.capacity_words import answer
+from schemaless.planning.capacity import history as saved
+from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.capacity.measure import measure as take_measurement
+from schemaless.planning.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.planning.capacity.planning import THRESHOLDS, PlanningOptions
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.planning.capacity.report_notes import note_on_other_tables
+from schemaless.planning.capacity.reporting import Asked, make, make_of_several
 from schemaless.schema.engines import ENGINES
-from schemaless.terminal.files import OutputFile, write_and_say, write_csv
-from schemaless.terminal.output import (
+from schemaless.ui.pages.capacity_charts import overview
+from schemaless.ui.pages.capacity_comparison import BUDGET, BY_DISK, DATASTORES, SIDE_BY_SIDE
+from schemaless.ui.pages.capacity_csv import csv_text
+from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_page import capacity_html
+from schemaless.ui.pages.capacity_planning import LEVELS, planning_lines, verdict_text
+from schemaless.ui.pages.capacity_text import WHAT_IF, tables
+from schemaless.ui.pages.capacity_words import answer
+from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,

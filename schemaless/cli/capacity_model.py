@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import click
 
-from schemaless.capacity import ratios
-from schemaless.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
-from schemaless.capacity.model import Plan
-from schemaless.capacity.outlook import Outlook, Ranges, outlook
+from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import ZERO, Interval
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
-from schemaless.keys import check_column_name
-from schemaless.numbers import ZERO, Interval
-from schemaless.survey.page_model import MARIADB, MYSQL
-from schemaless.terminal.output import (
+from schemaless.planning.capacity import ratios
+from schemaless.planning.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
+from schemaless.planning.capacity.model import Plan
+from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
+from schemaless.planning.sampling.page_model import MARIADB, MYSQL
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     counted,
     json_option,

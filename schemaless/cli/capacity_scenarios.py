@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import click
 
-from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.whatif import WhatIf
+from schemaless.base.keys import check_datastore_name
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import InvalidInput
-from schemaless.keys import check_datastore_name
+from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.capacity.whatif import WhatIf
 
 _KEYS: Final = ("price_per_tb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")

@@ -16,7 +16,7 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
-from schemaless.terminal.output import (
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     error,

@@ -11,15 +11,15 @@ from typing import Literal, cast
 
 import click
 
-from schemaless.admin.ndjson import dump_line
 from schemaless.cell import Page, StoredCell
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange
-from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.internals import internals_of
-from schemaless.terminal.files import OutputFile, write_whole
-from schemaless.terminal.output import ReadOnlyCommand, counted, data_sink, error, note
+from schemaless.ops.admin.ndjson import dump_line
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.files import OutputFile, write_whole
+from schemaless.ui.terminal.output import ReadOnlyCommand, counted, data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0

@@ -10,22 +10,29 @@ from typing import Any, get_args
 
 import click
 
-from schemaless.admin.dictionary_removal import remove as remove_dictionary
-from schemaless.cells import dictionaries as keeping
-from schemaless.cells.column_codecs import REFRESH_S, ColumnSetting, codec_with, set_column, settings, unset_column
-from schemaless.cells.dictionaries import DictionaryEntry
 from schemaless.cli.codec_advise import advise
 from schemaless.cli.options import codec_details, note_dry, open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.masking import MIN_SHARE, Values
 from schemaless.codec.registry import codec_names
 from schemaless.codec.training import Training
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import internals_of
-from schemaless.survey.advice import train_column
-from schemaless.terminal.files import OutputFile, data_output
-from schemaless.terminal.output import (
+from schemaless.ops.admin.dictionary_removal import remove as remove_dictionary
+from schemaless.planning.sampling.advice import train_column
+from schemaless.store.cells import dictionaries as keeping
+from schemaless.store.cells.column_codecs import (
+    REFRESH_S,
+    ColumnSetting,
+    codec_with,
+    set_column,
+    settings,
+    unset_column,
+)
+from schemaless.store.cells.dictionaries import DictionaryEntry
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.files import OutputFile, data_output
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,

@@ -8,19 +8,19 @@ from typing import Any
 
 import click
 
-from schemaless.capacity import history as kept_measurements
-from schemaless.capacity.model import Plan, days_until_full
+from schemaless.base.numbers import Interval
 from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
-from schemaless.numbers import Interval
+from schemaless.planning.capacity import history as kept_measurements
+from schemaless.planning.capacity.model import Plan, days_until_full
+from schemaless.planning.sampling.advice import Candidate, ColumnAdvice
+from schemaless.planning.sampling.advice import advise as make_advice
+from schemaless.planning.sampling.recommendation import share_text
 from schemaless.schema.engines import ENGINES
-from schemaless.survey.advice import Candidate, ColumnAdvice
-from schemaless.survey.advice import advise as make_advice
-from schemaless.survey.recommendation import share_text
-from schemaless.terminal.output import (
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     estimate_json,

@@ -12,8 +12,6 @@ from click.core import ParameterSource
 
 from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput
-from schemaless.terminal.files import write_whole
-from schemaless.terminal.output import ReadOnlyCommand, json_option, note, out, print_json, print_table, redacted
 from schemaless.topology.configuration import (
     PATH_VARIABLE,
     SETTINGS,
@@ -25,6 +23,8 @@ from schemaless.topology.configuration import (
     read_configuration,
     with_datastore,
 )
+from schemaless.ui.terminal.files import write_whole
+from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, out, print_json, print_table, redacted
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin.create import create as create_datastore
+from schemaless.base.events import Advanced
 from schemaless.cli.options import engine_option
-from schemaless.events import Advanced
-from schemaless.terminal.output import counted, json_option, note, out, print_json, progress
+from schemaless.ops.admin.create import create as create_datastore
+from schemaless.ui.terminal.output import counted, json_option, note, out, print_json, progress
 
 
 @click.command()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from schemaless.admin import ndjson as loading
+from schemaless.base.events import Advanced
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced
-from schemaless.internals import internals_of
-from schemaless.terminal.files import OutputFile, data_output
-from schemaless.terminal.output import ReadOnlyCommand, progress
+from schemaless.ops.admin import ndjson as loading
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.files import OutputFile, data_output
+from schemaless.ui.terminal.output import ReadOnlyCommand, progress
 
 
 @click.command(cls=ReadOnlyCommand)

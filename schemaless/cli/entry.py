@@ -7,7 +7,7 @@ import sys
 import threading
 from importlib.util import find_spec
 
-from schemaless.interrupts import is_interrupt, settle_exit_status
+from schemaless.base.interrupts import is_interrupt, settle_exit_status
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
         return 2
     try:
         from schemaless.cli.main import run
-        from schemaless.terminal.output import EXIT_STOPPED
+        from schemaless.ui.terminal.output import EXIT_STOPPED
     except (KeyboardInterrupt, RuntimeError) as error:
         if not is_interrupt(error):
             raise

@@ -16,21 +16,21 @@ from schemaless.cli.jobs import (
     workers_options,
 )
 from schemaless.cli.options import execute_option, note_dry, open_store, url_option
-from schemaless.erase.archives import erase_from_archives
-from schemaless.erase.plan import plan as plan_erasure
-from schemaless.erase.receipt import receipt as receipt_of
-from schemaless.erase.receipt import signed
-from schemaless.erase.replay import Recorded, ledger_lines, load_ledger, read_ledger, taken_text, undone
-from schemaless.erase.status import status as status_of
-from schemaless.erase.verify import verify as verify_erasure
 from schemaless.errors import InvalidInput
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.pages.erasure_page import erasure_page
-from schemaless.retention.replay import replay as replay_undone
-from schemaless.terminal.files import OutputFile, data_output, write_whole
-from schemaless.terminal.output import (
+from schemaless.ops.erasure.archives import erase_from_archives
+from schemaless.ops.erasure.plan import plan as plan_erasure
+from schemaless.ops.erasure.receipt import receipt as receipt_of
+from schemaless.ops.erasure.receipt import signed
+from schemaless.ops.erasure.replay import Recorded, ledger_lines, load_ledger, read_ledger, taken_text, undone
+from schemaless.ops.erasure.status import status as status_of
+from schemaless.ops.erasure.verify import verify as verify_erasure
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.retention.replay import replay as replay_undone
+from schemaless.store.internals import internals_of
+from schemaless.ui.pages.erasure_page import erasure_page
+from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,

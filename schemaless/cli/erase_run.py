@@ -11,16 +11,16 @@ import click
 from schemaless.cli.erase_shown import show_plan, show_status
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
-from schemaless.erase.job import ERASE, EraseSpec, unfinished_job
-from schemaless.erase.job import run as run_erasure
-from schemaless.erase.plan import plan as plan_erasure
-from schemaless.erase.status import record_acknowledgements
-from schemaless.erasures.ledger import Target, check_reason, target
 from schemaless.errors import InvalidCell, InvalidInput
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.terminal.output import json_option, note, progress
+from schemaless.ops.erasure.job import ERASE, EraseSpec, unfinished_job
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.erasure.plan import plan as plan_erasure
+from schemaless.ops.erasure.status import record_acknowledgements
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.store.erasures.ledger import Target, check_reason, target
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import json_option, note, progress
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:

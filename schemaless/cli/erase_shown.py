@@ -7,13 +7,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from schemaless.erase.places import Places
-from schemaless.erase.plan import Plan
-from schemaless.erase.replay import Recorded, Undone
-from schemaless.erase.status import ErasureStatus
-from schemaless.erasures.ledger import Erasure
-from schemaless.numbers import shards_text
-from schemaless.terminal.output import bytes_text, counted, facts, out, print_json, print_table
+from schemaless.base.numbers import shards_text
+from schemaless.ops.erasure.places import Places
+from schemaless.ops.erasure.plan import Plan
+from schemaless.ops.erasure.replay import Recorded, Undone
+from schemaless.ops.erasure.status import ErasureStatus
+from schemaless.store.erasures.ledger import Erasure
+from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table
 
 _ROWS_SHOWN = 64
 

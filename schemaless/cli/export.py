@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import click
 
-from schemaless.arrow.infer import Proposal
+from schemaless.base.numbers import shards_text
 from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, note_failed_erasures, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput
-from schemaless.export.admin import (
+from schemaless.ops.export.admin import (
     DEFAULT_NAME,
     ExportStatus,
     caught_up,
@@ -23,13 +23,13 @@ from schemaless.export.admin import (
     infer,
     prepare,
 )
-from schemaless.export.admin import remove as remove_export
-from schemaless.export.compact import compact as compact_files
-from schemaless.export.exporter import Pace
-from schemaless.export.manifest import Definition, read_definition
-from schemaless.export.target import Target, open_target
-from schemaless.numbers import shards_text
-from schemaless.terminal.output import (
+from schemaless.ops.export.admin import remove as remove_export
+from schemaless.ops.export.compact import compact as compact_files
+from schemaless.ops.export.exporter import Pace
+from schemaless.ops.export.manifest import Definition, read_definition
+from schemaless.ops.export.target import Target, open_target
+from schemaless.store.arrow.infer import Proposal
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
@@ -41,7 +41,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
+from schemaless.ui.terminal.progress import duration
 
 _SHARDS_SHOWN = 16
 _SKIPPED_SHOWN = 16

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from schemaless.admin.table_check import TableFault
+from schemaless.base.events import Listener, only, together
 from schemaless.cell import CellKey
-from schemaless.datastore import Datastore
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
-from schemaless.events import Listener, only, together
-from schemaless.internals import internals_of
-from schemaless.jobs.workers import Workers
-from schemaless.jobs.workers import workers as open_workers
-from schemaless.migrate.faults import Fault
-from schemaless.terminal.output import facts, key_json, out, progress
+from schemaless.ops.admin.table_check import TableFault
+from schemaless.ops.jobs.workers import Workers
+from schemaless.ops.jobs.workers import workers as open_workers
+from schemaless.ops.migrate.faults import Fault
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import facts, key_json, out, progress
 from schemaless.wire.errors import DatabaseMissing
 
 

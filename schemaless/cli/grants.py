@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from schemaless.admin.grants import ROLES, Role, ServerGrants, parse_account
-from schemaless.admin.grants import grants as grants_of
 from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput
-from schemaless.indexes.registry import BACKFILLING, READY, Registry
-from schemaless.terminal.output import ReadOnlyCommand, json_option, print_json
+from schemaless.ops.admin.grants import ROLES, Role, ServerGrants, parse_account
+from schemaless.ops.admin.grants import grants as grants_of
+from schemaless.store.indexes.registry import BACKFILLING, READY, Registry
 from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
+from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, print_json
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions

@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import click
 
-from schemaless.admin.indexes import index_supervisor, indexes_of
+from schemaless.base.events import ignore_events
+from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.events import ignore_events
-from schemaless.followers.states import QUARANTINED
-from schemaless.indexes.admin import IndexStatus, Watch
-from schemaless.indexes.check import Found
-from schemaless.indexes.definition import define
-from schemaless.indexes.registry import BACKFILLING, DROPPING, READY, IndexEntry
-from schemaless.numbers import shards_text as list_of_shards
-from schemaless.terminal.output import (
+from schemaless.ops.admin.indexes import index_supervisor, indexes_of
+from schemaless.store.followers.states import QUARANTINED
+from schemaless.store.indexes.admin import IndexStatus, Watch
+from schemaless.store.indexes.check import Found
+from schemaless.store.indexes.definition import define
+from schemaless.store.indexes.registry import BACKFILLING, DROPPING, READY, IndexEntry
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     facts,
@@ -32,7 +32,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
+from schemaless.ui.terminal.progress import duration
 
 
 @click.group()

@@ -7,14 +7,15 @@ from typing import Any
 
 import click
 
+from schemaless.base.events import Advanced
 from schemaless.cli.options import open_store, url_option
-from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied
-from schemaless.events import Advanced
-from schemaless.internals import internals_of
-from schemaless.survey.sql import estimate_cells
-from schemaless.survey.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
-from schemaless.terminal.output import (
+from schemaless.planning.sampling.sql import estimate_cells
+from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.topology.model import Cluster
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     counted,
@@ -24,7 +25,6 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.topology.model import Cluster
 
 _BLOCK_ROWS = 10_000
 

@@ -13,12 +13,13 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
+from schemaless.base.events import Event
+from schemaless.base.numbers import shards_text
+from schemaless.base.runner_names import process_of, who
 from schemaless.cli.options import open_store, url_option, with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange
 from schemaless.errors import InvalidInput, JobConflict, SchemalessError
-from schemaless.events import Event
-from schemaless.followers.supervisor import STOP_S
-from schemaless.jobs.job import (
+from schemaless.ops.jobs.job import (
     Job,
     JobState,
     Kind,
@@ -31,14 +32,23 @@ from schemaless.jobs.job import (
     job_name,
     start_command,
 )
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.status import Eta, JobStatus, status_of
-from schemaless.jobs.throttle import MOST, Thresholds
-from schemaless.jobs.workers import MOST_WORKERS
-from schemaless.numbers import shards_text
-from schemaless.runner_names import process_of, who
-from schemaless.terminal.output import bytes_text, counted, err, facts, note, out, print_json, print_table, speed_text
-from schemaless.terminal.progress import ProgressLine, amount_text, duration, waited_text
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.status import Eta, JobStatus, status_of
+from schemaless.ops.jobs.throttle import MOST, Thresholds
+from schemaless.ops.jobs.workers import MOST_WORKERS
+from schemaless.store.followers.supervisor import STOP_S
+from schemaless.ui.terminal.output import (
+    bytes_text,
+    counted,
+    err,
+    facts,
+    note,
+    out,
+    print_json,
+    print_table,
+    speed_text,
+)
+from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration, waited_text
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0

@@ -11,19 +11,19 @@ from typing import Any
 
 import click
 
-from schemaless.admin import ndjson as loading
-from schemaless.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
+from schemaless.base.events import Advanced, Event, Listener
+from schemaless.base.keys import check_column_name
 from schemaless.cell import CellKey, NewStoredCell
-from schemaless.cells.dictionaries import bring
 from schemaless.cli.options import codec_option, open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Event, Listener
-from schemaless.internals import internals_of
-from schemaless.keys import check_column_name
-from schemaless.terminal.output import (
+from schemaless.ops.admin import ndjson as loading
+from schemaless.ops.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
+from schemaless.store.cells.dictionaries import bring
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,

@@ -13,7 +13,7 @@ from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
 from schemaless.local.group import is_member
 from schemaless.local.rocksdb import ENGINES
-from schemaless.terminal.output import (
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
@@ -25,7 +25,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.shown import shown
+from schemaless.ui.terminal.shown import shown
 
 
 @click.group()

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from schemaless.base.interrupts import is_interrupt, settle_exit_status
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
-from schemaless.interrupts import is_interrupt, settle_exit_status
-from schemaless.terminal.output import (
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     EXIT_STOPPED,
     EXIT_USAGE,
@@ -30,7 +30,7 @@ from schemaless.terminal.output import (
     redacted,
     set_quiet,
 )
-from schemaless.terminal.shown import shown
+from schemaless.ui.terminal.shown import shown
 
 _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     # heading: {name: (module with a command of that name, one line for the overview; a test compares it with its help)}

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import click
 
-from schemaless.terminal.output import ReadOnlyCommand, out
+from schemaless.ui.terminal.output import ReadOnlyCommand, out
 
 _VARIABLES = {
     "SCHEMALESS_URL": "The datastore, where the command line names none: a URL, or a name in the configuration.",

@@ -9,7 +9,7 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
-from schemaless.terminal.output import ReadOnlyCommand, note
+from schemaless.ui.terminal.output import ReadOnlyCommand, note
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -34,7 +34,7 @@ def metrics(url: str, listen: str) -> None:
     """
     if find_spec("prometheus_client") is None:
         raise InvalidInput("metrics need prometheus-client: pip install 'schemaless-store[metrics]'")
-    from schemaless.metrics.exporter import Exporter
+    from schemaless.monitoring.metrics.exporter import Exporter
 
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:

@@ -12,10 +12,10 @@ from schemaless.cli.migrate_report import report
 from schemaless.cli.migrate_run import run
 from schemaless.cli.migrate_verify import finalise, restore, verify
 from schemaless.cli.options import open_store, url_option
-from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.status import status_of
-from schemaless.terminal.output import ReadOnlyCommand, json_option, print_json, print_table
+from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.status import status_of
+from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, print_json, print_table
 
 
 @click.group(commands=[plan, run, restore, verify, finalise, report])

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from schemaless.cells.column_codecs import codec_with
+from schemaless.base.numbers import Interval
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
-from schemaless.internals import internals_of
-from schemaless.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
-from schemaless.numbers import Interval
-from schemaless.terminal.output import (
+from schemaless.ops.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
+from schemaless.store.cells.column_codecs import codec_with
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     counted,
@@ -28,7 +28,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
+from schemaless.ui.terminal.progress import duration
 
 
 @click.command(cls=ReadOnlyCommand)

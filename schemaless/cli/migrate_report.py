@@ -10,12 +10,12 @@ import click
 
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import note_estimated_sizes, open_store, url_option
-from schemaless.jobs.job_store import JobStore
-from schemaless.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
-from schemaless.migrate.tally import Tally
-from schemaless.pages.reclaimed_page import reclaimed_html
-from schemaless.terminal.files import OutputFile, write_and_say, write_csv
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
+from schemaless.ops.migrate.tally import Tally
+from schemaless.ui.pages.reclaimed_page import reclaimed_html
+from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     counted,
@@ -29,7 +29,7 @@ from schemaless.terminal.output import (
     print_table,
     size_text,
 )
-from schemaless.terminal.shown import CSVText
+from schemaless.ui.terminal.shown import CSVText
 
 _ROWS_SHOWN = 40
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import click
 
-from schemaless.cells.column_codecs import settings
+from schemaless.base.events import only, together
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.events import only, together
-from schemaless.internals import internals_of
-from schemaless.jobs.job import RunStarted
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.reclaimed import record_plan
-from schemaless.migrate.run import MIGRATE
-from schemaless.migrate.run import run as run_migration
-from schemaless.migrate.spec import MOST_CHUNK_MS, MigrateSpec
-from schemaless.migrate.tally import MigrateOutcome, Tally
-from schemaless.terminal.files import unwritable_folder
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job import RunStarted
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.migrate.reclaimed import record_plan
+from schemaless.ops.migrate.run import MIGRATE
+from schemaless.ops.migrate.run import run as run_migration
+from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec
+from schemaless.ops.migrate.tally import MigrateOutcome, Tally
+from schemaless.store.cells.column_codecs import settings
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.files import unwritable_folder
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,

@@ -14,21 +14,21 @@ from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import JobProgress, chosen_job, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.archive_files import ArchiveFile
-from schemaless.migrate.finalise import archive_of, named_failures
-from schemaless.migrate.finalise import finalise as finalise_job
-from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
-from schemaless.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
-from schemaless.migrate.restore import run as run_restore
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
-from schemaless.migrate.verify import verify as verify_cells
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.migrate.archive_files import ArchiveFile
+from schemaless.ops.migrate.finalise import archive_of, named_failures
+from schemaless.ops.migrate.finalise import finalise as finalise_job
+from schemaless.ops.migrate.originals import Missing, Originals, missing_of, missing_text
+from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
+from schemaless.ops.migrate.restore import run as run_restore
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
+from schemaless.ops.migrate.verify import verify as verify_cells
+from schemaless.store.datastore import Datastore
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,

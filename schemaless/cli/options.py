@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 import click
 from click.core import ParameterSource
 
-from schemaless.admin.fields import hashed
 from schemaless.cli.quantities import CatalogId, FiniteRange, share_of
 from schemaless.codec.registry import DEFAULT, codec_names
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.opening import connect
+from schemaless.ops.admin.fields import hashed
+from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
-from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU
-from schemaless.terminal.output import error, note
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
 from schemaless.topology.configuration import read_configuration
+from schemaless.ui.terminal.output import error, note
 
 
 class DatastoreOption(click.Option):
@@ -145,7 +145,7 @@ codec_details: Final = (
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that set the limits within which ``survey.recommendation`` recommends a codec."""
+    """Add the options that set the limits within which ``planning.sampling.recommendation`` recommends a codec."""
     return with_options(
         command,
         click.option(

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from schemaless.capacity import model
+from schemaless.base.numbers import Interval
 from schemaless.errors import InvalidInput
-from schemaless.numbers import Interval
+from schemaless.planning.capacity import model
 
 _MOST_ID: Final = 2**63 - 1
 

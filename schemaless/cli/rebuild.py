@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import Interval
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, note_estimated_sizes, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.rebuild import (
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.migrate.rebuild import (
     MOST_LAG_S,
     MOST_TRIES,
     REBUILD,
@@ -20,9 +21,8 @@ from schemaless.migrate.rebuild import (
     ShardRebuilt,
     plan_rebuild,
 )
-from schemaless.migrate.rebuild import run as run_rebuild
-from schemaless.numbers import Interval
-from schemaless.terminal.output import (
+from schemaless.ops.migrate.rebuild import run as run_rebuild
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
@@ -36,7 +36,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
+from schemaless.ui.terminal.progress import duration
 
 _ROWS_SHOWN = 64
 

@@ -16,17 +16,17 @@ from schemaless.cli.jobs import (
     workers_options,
 )
 from schemaless.cli.options import note_dry, open_store, row_key_of, shards_of, shards_option, url_option
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.status import status_of
-from schemaless.jobs.throttle import Thresholds
-from schemaless.policies.holds import Hold
-from schemaless.policies.retention import MOST_DAYS, MOST_VERSIONS, Policy
-from schemaless.retention.job import RETAIN, Outcome, begin, outcome_of
-from schemaless.retention.job import run as run_retention
-from schemaless.retention.plan import RetentionPlan
-from schemaless.retention.plan import plan as plan_retention
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.status import status_of
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.retention.job import RETAIN, Outcome, begin, outcome_of
+from schemaless.ops.retention.job import run as run_retention
+from schemaless.ops.retention.plan import RetentionPlan
+from schemaless.ops.retention.plan import plan as plan_retention
+from schemaless.store.erasures.holds import Hold
+from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     counted,

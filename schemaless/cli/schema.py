@@ -9,9 +9,10 @@ from typing import Final
 
 import click
 
-from schemaless.admin.upgrades import DatabaseState, schema_status, upgrade_schema
 from schemaless.cli.options import url_option
-from schemaless.terminal.output import (
+from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_schema
+from schemaless.topology.configuration import datastore_url
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,
@@ -22,7 +23,6 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.topology.configuration import datastore_url
 from schemaless.wire.parallel import AT_ONCE
 
 

@@ -16,13 +16,13 @@ from schemaless.cli.jobs import (
 )
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.shards_move import move, plan, show_records
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.status import status_of
-from schemaless.move import run as moves
-from schemaless.move.compare import Compared, compare
-from schemaless.move.record import Records
-from schemaless.move.run import Leftovers, drop, left_behind
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.status import status_of
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.compare import Compared, compare
+from schemaless.ops.move.record import Records
+from schemaless.ops.move.run import Leftovers, drop, left_behind
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,

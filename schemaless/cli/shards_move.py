@@ -8,23 +8,24 @@ from typing import Any
 
 import click
 
-from schemaless.capacity.balance import shards_to_balance
-from schemaless.capacity.skew import Skew
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, url_option, with_options
 from schemaless.cli.quantities import FiniteRange
-from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import internals_of
-from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.move.record import MoveRecord
-from schemaless.move.run import MOVE, ShardPlan
-from schemaless.move.run import plan as make_plan
-from schemaless.move.run import run as run_move
-from schemaless.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
-from schemaless.terminal.output import (
+from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.move.record import MoveRecord
+from schemaless.ops.move.run import MOVE, ShardPlan
+from schemaless.ops.move.run import plan as make_plan
+from schemaless.ops.move.run import run as run_move
+from schemaless.ops.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
+from schemaless.planning.capacity.balance import shards_to_balance
+from schemaless.planning.capacity.skew import Skew
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.topology.model import Topology
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
@@ -39,8 +40,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
-from schemaless.topology.model import Topology
+from schemaless.ui.terminal.progress import duration
 
 _ROWS_SHOWN = 64
 

@@ -10,14 +10,14 @@ from typing import Final, NoReturn
 
 import click
 
+from schemaless.base.events import Advanced
 from schemaless.cli.options import url_option
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced
-from schemaless.opening import connect
-from schemaless.status.collector import Collector
-from schemaless.status.model import Status, status_json
-from schemaless.status.text import print_status
-from schemaless.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, print_json, progress
+from schemaless.monitoring.status.collector import Collector
+from schemaless.monitoring.status.model import Status, status_json
+from schemaless.monitoring.status.text import print_status
+from schemaless.store.opening import connect
+from schemaless.ui.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, print_json, progress
 
 _TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
@@ -79,7 +79,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
 def _serve(url: str, listen: str, remote: bool) -> NoReturn:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InvalidInput("--listen needs Starlette and uvicorn: pip install 'schemaless-store[status]'")
-    from schemaless.status.serve import address, listening_socket, serve  # with the extra only
+    from schemaless.monitoring.status.serve import address, listening_socket, serve  # with the extra only
 
     at = address(listen, remote=remote, token=os.environ.get("SCHEMALESS_STATUS_TOKEN"))
     with (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from schemaless.base.numbers import shards_text
 from schemaless.cli.options import engine_option, url_option
 from schemaless.cli.topology_failover import (
     adopt,
@@ -17,11 +18,10 @@ from schemaless.cli.topology_failover import (
     watch,
 )
 from schemaless.cli.topology_restored import restored
-from schemaless.failover import nodes
-from schemaless.failover.clusters import add_cluster as add
-from schemaless.failover.states import NodeState, node_states
-from schemaless.numbers import shards_text
-from schemaless.terminal.output import (
+from schemaless.ops.failover import nodes
+from schemaless.ops.failover.clusters import add_cluster as add
+from schemaless.ops.failover.states import NodeState, node_states
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,

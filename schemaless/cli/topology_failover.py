@@ -12,19 +12,21 @@ from typing import Any, Final
 
 import click
 
-from schemaless.admin.ndjson import dump_lines
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import TopologyError
-from schemaless.failover import adopt as failover
-from schemaless.failover import nodes
-from schemaless.failover.adopt import Adoption
-from schemaless.failover.lost import lost_cells, settle_lost, unsettled
-from schemaless.failover.nodes import NodeChange
-from schemaless.failover.states import NodeState
-from schemaless.failover.watch import Finding, Watch
-from schemaless.terminal.files import OutputFile, data_output
-from schemaless.terminal.output import (
+from schemaless.ops.admin.ndjson import dump_lines
+from schemaless.ops.failover import adopt as failover
+from schemaless.ops.failover import nodes
+from schemaless.ops.failover.adopt import Adoption
+from schemaless.ops.failover.lost import lost_cells, settle_lost, unsettled
+from schemaless.ops.failover.nodes import NodeChange
+from schemaless.ops.failover.states import NodeState
+from schemaless.ops.failover.watch import Finding, Watch
+from schemaless.topology.model import Cluster
+from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
+from schemaless.ui.terminal.files import OutputFile, data_output
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     counted,
     data_sink,
@@ -35,8 +37,6 @@ from schemaless.terminal.output import (
     print_json,
     progress,
 )
-from schemaless.topology.model import Cluster
-from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
 
 cluster_option: Final = click.option(

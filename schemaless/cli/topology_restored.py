@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
+from schemaless.base.numbers import shards_text
 from schemaless.cli.erase_shown import show_undone, undone_json
 from schemaless.cli.jobs import JobProgress
 from schemaless.cli.options import url_option
 from schemaless.cli.topology_failover import cluster_data
-from schemaless.datastore import Datastore
-from schemaless.erase.replay import Recorded, Undone, load_ledger, undone
-from schemaless.export.admin import exports
-from schemaless.failover import restored as failover
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.throttle import Thresholds
-from schemaless.numbers import shards_text
-from schemaless.retention.replay import replay
-from schemaless.terminal.output import json_option, note, out, print_json, progress
+from schemaless.ops.erasure.replay import Recorded, Undone, load_ledger, undone
+from schemaless.ops.export.admin import exports
+from schemaless.ops.failover import restored as failover
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.retention.replay import replay
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.output import json_option, note, out, print_json, progress
 
 
 def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

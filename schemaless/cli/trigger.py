@@ -10,6 +10,8 @@ from typing import Any, Final, TypedDict, Unpack
 
 import click
 
+from schemaless.base.events import Advanced
+from schemaless.base.keys import check_created_at
 from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import (
     execute_option,
@@ -22,11 +24,12 @@ from schemaless.cli.options import (
     with_options,
 )
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced
-from schemaless.followers.binlog_notifier import HEARD
-from schemaless.followers.status import ShardStatus
-from schemaless.keys import check_created_at
-from schemaless.terminal.output import (
+from schemaless.store.followers.binlog_notifier import HEARD
+from schemaless.store.followers.status import ShardStatus
+from schemaless.store.triggers.admin import ParkedCell, Triggers, TriggerStatus
+from schemaless.store.triggers.declaration import import_trigger
+from schemaless.store.triggers.supervision import caught_up, prepare, trigger_supervisor
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,
@@ -40,10 +43,7 @@ from schemaless.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.terminal.progress import duration
-from schemaless.triggers.admin import ParkedCell, Triggers, TriggerStatus
-from schemaless.triggers.declaration import import_trigger
-from schemaless.triggers.supervision import caught_up, prepare, trigger_supervisor
+from schemaless.ui.terminal.progress import duration
 
 PARKED_SHOWN: Final = 1_000
 """Maximum number of parked cells in a table."""

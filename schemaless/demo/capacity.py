@@ -11,16 +11,16 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from schemaless.capacity import history
-from schemaless.capacity.disks import GivenDisk, with_disks
-from schemaless.capacity.measure import measure
-from schemaless.capacity.reporting import Asked, make
-from schemaless.datastore import Datastore
-from schemaless.pages.capacity_page import capacity_html
-from schemaless.terminal.files import write_whole
+from schemaless.planning.capacity import history
+from schemaless.planning.capacity.disks import GivenDisk, with_disks
+from schemaless.planning.capacity.measure import measure
+from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.store.datastore import Datastore
+from schemaless.ui.pages.capacity_page import capacity_html
+from schemaless.ui.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport
+    from schemaless.planning.capacity.report import CapacityReport
 
 DAYS: Final = 180
 _WEEK: Final = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)

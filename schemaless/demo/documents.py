@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from schemaless.admin.fields import ref_key_in, row_key_in
-from schemaless.admin.ndjson import LineSkipped, LoadOutcome, document_reader, load
+from schemaless.base.events import Advanced, Listener, only, together
+from schemaless.base.keys import cell_key
 from schemaless.bench.logbooks import ALL_DOCUMENTS, COLUMN, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
-from schemaless.datastore import Datastore
 from schemaless.demo.capacity import times
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
-from schemaless.events import Advanced, Listener, only, together
-from schemaless.keys import cell_key
-from schemaless.terminal.output import note, progress
+from schemaless.ops.admin.fields import ref_key_in, row_key_in
+from schemaless.ops.admin.ndjson import LineSkipped, LoadOutcome, document_reader, load
+from schemaless.store.datastore import Datastore
+from schemaless.ui.terminal.output import note, progress
 
 
 def load_logbooks(store: Datastore) -> LoadOutcome:

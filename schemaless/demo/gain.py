@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from schemaless.capacity.model import GB, TB, Plan, days_until_full
-from schemaless.migrate.tally import MigrateOutcome
-from schemaless.survey.table_sizes import TableSize
-from schemaless.terminal.output import bytes_text, counted, line_break, out, print_table
+from schemaless.ops.migrate.tally import MigrateOutcome
+from schemaless.planning.capacity.model import GB, TB, Plan, days_until_full
+from schemaless.planning.sampling.table_sizes import TableSize
+from schemaless.ui.terminal.output import bytes_text, counted, line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000
 

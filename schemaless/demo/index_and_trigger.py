@@ -7,19 +7,19 @@ import time
 from collections import Counter
 from typing import Final
 
-from schemaless.admin.indexes import indexes_of
 from schemaless.bench.logbooks import COLUMN
 from schemaless.cell import Cell, CellKey
-from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError
-from schemaless.followers.handler import Handler
-from schemaless.followers.worker import Worker
-from schemaless.indexes.definition import define
-from schemaless.internals import internals_of
-from schemaless.terminal.output import counted, out
-from schemaless.triggers.calling import Calls
-from schemaless.triggers.declaration import Call, trigger
-from schemaless.triggers.supervision import caught_up, prepare
+from schemaless.ops.admin.indexes import indexes_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.followers.handler import Handler
+from schemaless.store.followers.worker import Worker
+from schemaless.store.indexes.definition import define
+from schemaless.store.internals import internals_of
+from schemaless.store.triggers.calling import Calls
+from schemaless.store.triggers.declaration import Call, trigger
+from schemaless.store.triggers.supervision import caught_up, prepare
+from schemaless.ui.terminal.output import counted, out
 
 _INDEX: Final = define("by_maker", f"{COLUMN}.plane.manufacturer:text(40)", [f"{COLUMN}.plane.seats:int"])
 _MAKER: Final = "AIRBUS"

@@ -11,28 +11,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schemaless.admin.create import create
+from schemaless.base.events import only
 from schemaless.cell import Cell
-from schemaless.datastore import Datastore
 from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.events import only
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
 from schemaless.local import servers as local_servers
-from schemaless.migrate.faults import Fault
-from schemaless.migrate.rebuild import run as rebuild
-from schemaless.migrate.reclaimed import reclaimed_report
-from schemaless.migrate.run import run as migrate
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import check
-from schemaless.opening import connect
-from schemaless.pages.capacity_words import answer
-from schemaless.pages.reclaimed_page import reclaimed_html
-from schemaless.survey.table_sizes import TableSize, cell_table_sizes, used_page_bytes
-from schemaless.terminal.files import write_whole
-from schemaless.terminal.output import (
+from schemaless.ops.admin.create import create
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.faults import Fault
+from schemaless.ops.migrate.rebuild import run as rebuild
+from schemaless.ops.migrate.reclaimed import reclaimed_report
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.verify import check
+from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, used_page_bytes
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
+from schemaless.ui.pages.capacity_words import answer
+from schemaless.ui.pages.reclaimed_page import reclaimed_html
+from schemaless.ui.terminal.files import write_whole
+from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
@@ -43,7 +43,7 @@ from schemaless.terminal.output import (
 )
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import CapacityReport
+    from schemaless.planning.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
 from schemaless.demo.gain import Size, command_name, next_steps, show_days, show_gain
 from schemaless.demo.index_and_trigger import show as show_index_and_trigger

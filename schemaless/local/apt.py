@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.errors import LocalServerError
-from schemaless.events import Advanced, Listener, ignore_events
 from schemaless.local import free_space as space
 
 ETC_APT: Final = Path("/etc/apt")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from schemaless.base.home import expanded
 from schemaless.errors import LocalServerError
-from schemaless.home import expanded
 from schemaless.local import free_space as space
 from schemaless.local import rocksdb
 from schemaless.local.apt import Apt, ArchiveUnreachable, Package, Progress, Source, distribution_sources

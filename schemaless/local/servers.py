@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from schemaless.base.home import expanded
 from schemaless.errors import LocalServerError
-from schemaless.home import expanded
 from schemaless.local import free_space as space
 from schemaless.local import group as group_replication
 from schemaless.local import replication, rocksdb

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from schemaless.base.keys import heartbeat_database
 from schemaless.errors import ShardIdentityMismatch
-from schemaless.keys import heartbeat_database
 from schemaless.schema.sql import (
     SHOW_DATABASES,
     create_if_missing,

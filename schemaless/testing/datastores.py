@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import SchemalessError
-from schemaless.move.sql import drop_table, raise_counter
+from schemaless.ops.move.sql import drop_table, raise_counter
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.schema.sql import drop_database, show_definition, use
 from schemaless.testing.sql import checksum_tables, insert_rows, select_rows, truncate_table

@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from schemaless.aio.datastore import AsyncDatastore
-    from schemaless.datastore import Datastore
+    from schemaless.store.datastore import Datastore
     from schemaless.testing.datastores import Datastores
 
 _FLAVOURS = ("mysql", "mariadb")
@@ -53,7 +53,7 @@ def schemaless_servers(pytestconfig: pytest.Config) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def _schemaless_datastores(pytestconfig: pytest.Config, schemaless_servers: list[str]) -> Iterator[Datastores]:
-    from schemaless.admin.create import create
+    from schemaless.ops.admin.create import create
     from schemaless.testing.datastores import Datastores
 
     shards = _number(pytestconfig, "shards")
@@ -78,7 +78,7 @@ def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
 @pytest.fixture
 def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
     """Open, empty datastore for this test, at ``schemaless_url``."""
-    from schemaless.opening import connect
+    from schemaless.store.opening import connect
 
     with connect(schemaless_url) as opened:
         yield opened

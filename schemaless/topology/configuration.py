@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import platformdirs
 
+from schemaless.base.home import expanded
+from schemaless.base.keys import check_datastore_name
 from schemaless.errors import InvalidInput
-from schemaless.home import expanded
-from schemaless.keys import check_datastore_name
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.urls import ServerURL, parse_url

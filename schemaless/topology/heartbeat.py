@@ -1,12 +1,12 @@
 """Heartbeat tokens, which are written on a primary and read on its replicas to prove replication and measure lag.
 
 Every writer has its own row, so any number of programs can use a cluster concurrently. The table is in a small database
-of each cluster, next to the cluster's dictionary replicas (``cells/dictionary_replicas.py``).
+of each cluster, next to the cluster's dictionary replicas (``store/cells/dictionary_replicas.py``).
 """
 
 from __future__ import annotations
 
-from schemaless.keys import heartbeat_database
+from schemaless.base.keys import heartbeat_database
 from schemaless.schema.databases import create_database
 from schemaless.topology.sql.replicas import delete_stale_tokens, delete_token, select_token, upsert_token
 from schemaless.wire.connection import Connection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schemaless.keys import heartbeat_database
+from schemaless.base.keys import heartbeat_database
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.sql.replicas import delete_lost_primary, insert_lost_primary, select_lost_primaries
 from schemaless.wire.errors import DatabaseMissing

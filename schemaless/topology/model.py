@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from schemaless.base.keys import check_datastore_name
 from schemaless.errors import InvalidInput, TopologyError
-from schemaless.keys import check_datastore_name
 from schemaless.topology.placement import MAX_SHARD_COUNT, PLACEMENT
 from schemaless.wire.node import Node
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from schemaless.base.keys import shard_database
+from schemaless.base.numbers import shards_text
 from schemaless.errors import JobConflict
-from schemaless.keys import shard_database
-from schemaless.numbers import shards_text
 from schemaless.schema.sql import select_cell_tables
 from schemaless.topology.catalog import read_catalog
 from schemaless.topology.sql.moving import BEFORE_COMMIT, moved, select_move_jobs, select_open_moves

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from schemaless.base.keys import heartbeat_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
-from schemaless.keys import heartbeat_database
 from schemaless.topology.catalog import CatalogEntry, reread
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql.catalog import select_token

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
+from schemaless.base.keys import shard_database
 from schemaless.errors import (
     InvalidInput,
     ServerError,
@@ -17,7 +18,6 @@ from schemaless.errors import (
     ShardIdentityMismatch,
     ShardMoving,
 )
-from schemaless.keys import shard_database
 from schemaless.schema.databases import Identity, verify_identity
 from schemaless.topology.model import Topology
 from schemaless.topology.router import Router

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
 
-from schemaless.events import Event, Listener
+from schemaless.base.events import Event, Listener
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import re
 import stat
 from typing import Final
 
+from schemaless.base.home import expanded
 from schemaless.errors import InvalidInput
-from schemaless.home import expanded
 
 DEFAULT_FILE: Final = "~/.my.cnf"
 

@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from pymysql.constants import CR
 
+from schemaless.base.events import Listener
 from schemaless.errors import (
     BodyTooLarge,
     InvalidInput,
@@ -29,7 +30,6 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.events import Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from schemaless.events import Listener
+from schemaless.base.events import Listener
 from schemaless.wire.breaker import Breaker
 from schemaless.wire.claims import NEVER, Claim
 from schemaless.wire.node import Node

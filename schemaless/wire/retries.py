@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
+from schemaless.base.events import Event, Listener
 from schemaless.errors import BodyTooLarge, ServerError, ServerTimeout, ServerUnavailable
-from schemaless.events import Event, Listener
 from schemaless.wire.breaker import Breaker
 from schemaless.wire.errors import READ_ONLY, ConnectionLost, Deadlock, ReplyTimedOut, ServerReplaced
 from schemaless.wire.node import Node

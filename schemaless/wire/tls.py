@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from schemaless.base.home import expanded
 from schemaless.errors import InvalidInput
-from schemaless.home import expanded
 from schemaless.wire.secret import Secret
 
 MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")

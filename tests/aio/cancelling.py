@@ -12,7 +12,7 @@ from typing import Any, Final
 from schemaless import NewCell, NewStoredCell
 from schemaless.aio import AsyncDatastore
 from schemaless.codec.envelope import encode_body
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 
 BATCH: Final = 6
 _rows = itertools.count(1)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from schemaless import NewCell
 from schemaless.aio import AsyncDatastore
 from schemaless.errors import SchemalessError
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from tests.aio.cancelling import check_pools, drain
 
 _LONGEST_S: Final = 0.02

@@ -22,12 +22,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import schemaless
 import schemaless.aio
-from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop, telemetry
+from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop
 from schemaless.aio.bridge import Bridge, wait
 from schemaless.aio.slots import AsyncSlots
-from schemaless.cells.column_codecs import ColumnSetting, set_column
-from schemaless.cells.dictionary_replicas import DictionaryReplica
-from schemaless.internals import internals_of
+from schemaless.monitoring import telemetry
+from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.cells.dictionary_replicas import DictionaryReplica
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection_slots import Slot
 from tests.accounts import Accounts
 from tests.aio.cancelling import check_pools, drain

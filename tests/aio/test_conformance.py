@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cells.test_append import (  # noqa: F401 - collected here
+from tests.store.cells.test_append import (  # noqa: F401 - collected here
     test_append_after_the_highest_ref_key_is_refused,
     test_append_continues_at_1_after_0,
     test_append_refuses_before_any_io,
@@ -12,7 +12,7 @@ from tests.cells.test_append import (  # noqa: F401 - collected here
     test_many_appenders_of_one_row_take_a_ref_key_each,
     test_the_same_body_twice_is_two_cells,
 )
-from tests.cells.test_reading import (  # noqa: F401
+from tests.store.cells.test_reading import (  # noqa: F401
     test_columns_are_independent_and_case_counts,
     test_datastore_is_neither_copied_nor_pickled,
     test_every_format_at_once_reads_the_same_through_every_call,
@@ -28,7 +28,7 @@ from tests.cells.test_reading import (  # noqa: F401
     test_reads_from_anything_but_primary_or_replica_are_refused,
     test_scan_shard_pages_in_added_id_order,
 )
-from tests.cells.test_writing import (  # noqa: F401
+from tests.store.cells.test_writing import (  # noqa: F401
     test_put_after_reencoding_is_still_the_same_cell,
     test_put_at_the_ends_of_ref_key_is_kept,
     test_put_cells_added_ids_are_right_beside_bulk_inserts,
@@ -52,7 +52,7 @@ from tests.cells.test_writing import (  # noqa: F401
     test_put_with_a_body_outside_the_model_names_the_path,
     test_put_with_a_key_no_cell_may_have_raises_before_any_io,
 )
-from tests.feed.test_reader import (  # noqa: F401
+from tests.store.feed.test_reader import (  # noqa: F401
     database,
     primary,
     put,

@@ -8,10 +8,10 @@ import pytest
 
 import schemaless.aio
 from schemaless import NewCell
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from tests.aio.cancelling import at_every_await, reads
-from tests.indexes.conftest import admin_store, kept  # noqa: F401 - fixtures
-from tests.indexes.test_indexes import (  # noqa: F401 - collected here
+from tests.store.indexes.conftest import admin_store, kept  # noqa: F401 - fixtures
+from tests.store.indexes.test_indexes import (  # noqa: F401 - collected here
     CLIENT,
     test_a_damaged_cell_keeps_no_other_row_from_being_found,
     test_a_stale_index_entry_is_filtered,

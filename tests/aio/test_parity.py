@@ -11,8 +11,8 @@ import pytest
 import schemaless
 import schemaless.aio
 from schemaless.aio import AsyncDatastore, AsyncIndex
-from schemaless.datastore import Datastore
-from schemaless.indexes.query import Index
+from schemaless.store.datastore import Datastore
+from schemaless.store.indexes.query import Index
 
 pytestmark = pytest.mark.once
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import schemaless
-from tests.cells.test_stateful import agree
+from tests.store.cells.test_stateful import agree
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from schemaless.base.keys import row_key_for
 from schemaless.bench import logbooks
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.keys import row_key_for
 
 pytestmark = pytest.mark.once
 

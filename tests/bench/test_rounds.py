@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 
+from schemaless.base.events import Advanced, Event
 from schemaless.bench import contenders, corpora, dictionaries, rounds
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
@@ -23,7 +24,6 @@ from schemaless.bench.rounds import Benchmark
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
-from schemaless.events import Advanced, Event
 from tests.skips import shared
 
 pytestmark = pytest.mark.shared

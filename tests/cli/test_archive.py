@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import schemaless
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.migrate import run as migrate
-from schemaless.migrate.spec import MigrateSpec
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.ops.migrate.originals import TEXTS, everything, load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 

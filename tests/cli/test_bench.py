@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 import pytest
 from playwright.sync_api import sync_playwright
 
+from schemaless.bench import charts as bench_charts
 from schemaless.bench import rounds
 from schemaless.bench.corpora import Corpus
 from schemaless.cli.main import run
-from schemaless.pages import bench_charts
 from tests.cli.test_capacity_page import CHROMIUM, needs_chromium
 
 DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(12)]

@@ -19,11 +19,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Page as BrowserPage
 
-from schemaless.capacity.report import CapacityReport
-from schemaless.pages.capacity_charts import charts, overview
-from schemaless.pages.capacity_page import capacity_html
-from schemaless.pages.capacity_text import tables
-from tests.capacity.reports import (
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.ui.pages.capacity_charts import charts, overview
+from schemaless.ui.pages.capacity_page import capacity_html
+from schemaless.ui.pages.capacity_text import tables
+from tests.planning.capacity.reports import (
     GIB,
     MIB,
     PLANNING,

@@ -15,14 +15,14 @@ from sqlalchemy import make_url
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.report import CapacityReport
-from schemaless.capacity.reporting import Asked, make
-from schemaless.events import Listener
-from schemaless.internals import internals_of
-from schemaless.pages.capacity_json import report_json
-from schemaless.pages.capacity_words import answer
+from schemaless.base.events import Listener
+from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.store.internals import internals_of
 from schemaless.testing.datastores import Datastores
+from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_words import answer
 from schemaless.wire.node import Node
 from tests.topologies import opened_as
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.whatif import WhatIf
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.capacity.whatif import WhatIf
 
 pytestmark = pytest.mark.once
 

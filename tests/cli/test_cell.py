@@ -9,8 +9,8 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
+from schemaless.base.keys import row_key_for
+from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, document, kept, set_to
 
 pytestmark = pytest.mark.mysql

@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from schemaless.errors import SchemalessError
-from schemaless.pages import charts
-from schemaless.pages import reclaimed_page as report_page
-from schemaless.pages.charts import LINE, SERIES, Chart
+from schemaless.ui.pages import charts
+from schemaless.ui.pages import reclaimed_page as report_page
+from schemaless.ui.pages.charts import LINE, SERIES, Chart
 
 pytestmark = pytest.mark.once
 

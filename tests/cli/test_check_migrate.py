@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemaless.codec.envelope import describe_body
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from tests.cli.conftest import LEGACY_CELLS
 
 pytestmark = pytest.mark.mysql

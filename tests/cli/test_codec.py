@@ -12,8 +12,8 @@ import schemaless
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
 from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED
-from schemaless.internals import internals_of
 from schemaless.schema.engine import session
+from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, training
 
 COUNT = 400

@@ -203,7 +203,7 @@ def test_a_name_opens_the_datastore_with_its_settings(invoke, file, datastore_ur
     assert invoke("-d", "mine", "cell", "get", row, "BASE", "--json").json["body"] == {"a": 1}
     assert invoke("topology", "show", "-d", "mine").code == 0
 
-    from schemaless.internals import internals_of
+    from schemaless.store.internals import internals_of
 
     with schemaless.connect("mine") as store:
         assert internals_of(store).shards.pools.options.pool_size == 3

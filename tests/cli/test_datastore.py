@@ -7,9 +7,9 @@ import re
 import pytest
 
 from schemaless import connect
-from schemaless.admin.upgrades import DatabaseState, UpgradeOutcome
-from schemaless.internals import internals_of
+from schemaless.ops.admin.upgrades import DatabaseState, UpgradeOutcome
 from schemaless.schema.versions import head
+from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 

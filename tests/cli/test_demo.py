@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 import schemaless
-from schemaless.admin.create import create
 from schemaless.demo import index_and_trigger as ways
 from schemaless.demo import story
 from schemaless.demo.gain import command_name
 from schemaless.errors import LocalServerError, SchemalessError
 from schemaless.local import servers as local_servers
+from schemaless.ops.admin.create import create
 
 FLAVOUR = "mariadb" if os.environ.get("SERVER") == "mariadb" else "mysql"
 

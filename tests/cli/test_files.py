@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from schemaless.jobs.job_store import JobStore
-from schemaless.terminal.files import unwritable_folder, write_whole
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ui.terminal.files import unwritable_folder, write_whole
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import load
+from tests.ops.migrate.originals import load
 
 NOBODY = "mysql://app@/none?unix_socket=/nobody/listens.sock"
 

@@ -6,8 +6,8 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied
-from schemaless.admin.grants import ROLES
-from schemaless.internals import internals_of
+from schemaless.ops.admin.grants import ROLES
+from schemaless.store.internals import internals_of
 from schemaless.wire.accounts import Account
 from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run

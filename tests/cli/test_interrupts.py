@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from schemaless.base.interrupts import starting_processes
 from schemaless.cli import main
-from schemaless.interrupts import starting_processes
 
 pytestmark = pytest.mark.once
 
@@ -106,7 +106,7 @@ def test_an_interrupted_start_has_no_traceback(tmp_path, place, how):
 STARTING = """
 import os, signal
 os.kill(os.getpid(), signal.SIGINT)
-from schemaless.interrupts import ignore_interrupts
+from schemaless.base.interrupts import ignore_interrupts
 ignore_interrupts()
 os.kill(os.getpid(), signal.SIGINT)
 print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))

@@ -10,9 +10,9 @@ import pytest
 
 import schemaless
 from schemaless.cli.main import cli
-from schemaless.jobs.job_store import JobStore
+from schemaless.ops.jobs.job_store import JobStore
 from tests.cases import each
-from tests.migrate.originals import load
+from tests.ops.migrate.originals import load
 
 NOWHERE = "mysql://u@nowhere.invalid:3306/trips"
 """No command gets as far as a job there: a refusal has exit status 2, an attempt to connect 1."""

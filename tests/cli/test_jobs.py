@@ -9,20 +9,20 @@ import pytest
 
 import schemaless
 from schemaless.cli.jobs import JobProgress
-from schemaless.internals import internals_of
-from schemaless.jobs.job import RunProgress, RunStarted
-from schemaless.jobs.job_store import JobStore
-from schemaless.jobs.status import status_of
-from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate import rebuild, reencode
-from schemaless.migrate import run as migrate
-from schemaless.migrate.blocks import BlockBounds
-from schemaless.migrate.rebuild import RebuildSpec
-from schemaless.migrate.restore import RESTORE, RestoreSpec
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.sql import update_bodies
+from schemaless.ops.jobs.job import RunProgress, RunStarted
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.status import status_of
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.migrate import rebuild, reencode
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.blocks import BlockBounds
+from schemaless.ops.migrate.rebuild import RebuildSpec
+from schemaless.ops.migrate.restore import RESTORE, RestoreSpec
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.sql import update_bodies
+from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.ops.migrate.originals import TEXTS, everything, load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 

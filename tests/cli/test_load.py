@@ -13,10 +13,10 @@ from typing import IO
 
 import pytest
 
-from schemaless.admin import ndjson as loading
+from schemaless.base.keys import row_key_for
 from schemaless.codec.envelope import describe_body, encode_body
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
+from schemaless.ops.admin import ndjson as loading
+from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 

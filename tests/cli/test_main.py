@@ -11,7 +11,7 @@ import pytest
 
 from schemaless.cli import main
 from schemaless.cli.main import _NOUNS, _SECTIONS, cli
-from schemaless.terminal.output import ReadOnlyCommand
+from schemaless.ui.terminal.output import ReadOnlyCommand
 
 NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"
 

@@ -15,12 +15,12 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless.admin.grants import ROLES, grants
-from schemaless.failover.states import node_states
-from schemaless.internals import internals_of
-from schemaless.keys import row_key_for
-from schemaless.opening import opening_of
+from schemaless.base.keys import row_key_for
+from schemaless.ops.admin.grants import ROLES, grants
+from schemaless.ops.failover.states import node_states
 from schemaless.schema.engine import session
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import opening_of
 from schemaless.wire.accounts import Account
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.secret import Secret

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from tests.cli.conftest import LEGACY_CELLS
 
 pytestmark = pytest.mark.mysql

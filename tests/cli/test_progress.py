@@ -12,15 +12,15 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from schemaless.base.events import Advanced, Total
 from schemaless.cli import jobs
-from schemaless.events import Advanced, Total
-from schemaless.jobs.job import ClusterState, Job, ShardState
-from schemaless.jobs.status import Eta, JobStatus
-from schemaless.terminal import output
-from schemaless.terminal.output import progress, speed_text
-from schemaless.terminal.progress import ProgressLine, amount_text, rate_text
+from schemaless.ops.jobs.job import ClusterState, Job, ShardState
+from schemaless.ops.jobs.status import Eta, JobStatus
+from schemaless.ui.terminal import output
+from schemaless.ui.terminal.output import progress, speed_text
+from schemaless.ui.terminal.progress import ProgressLine, amount_text, rate_text
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, load
+from tests.ops.migrate.originals import TEXTS, load
 
 FACTS = ["823 k of 1,235 k ids", "1,994 k ids/s", "0:00:01"]
 

@@ -8,8 +8,8 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 

@@ -1,6 +1,6 @@
 """A command that works on a job is killed halfway and run again: it joins its own job, whatever that has done by then.
 
-``tests/jobs/test_killed.py`` kills at random points and compares every byte.
+``tests/ops/jobs/test_killed.py`` kills at random points and compares every byte.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless.capacity.history import keep
-from schemaless.capacity.measure import measure
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.migrate import run as migration
-from schemaless.migrate.spec import MigrateSpec
-from schemaless.move import run as moves
-from schemaless.move.spec import MoveSpec
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate import run as migration
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.spec import MoveSpec
+from schemaless.planning.capacity.history import keep
+from schemaless.planning.capacity.measure import measure
+from schemaless.store.internals import internals_of
 from tests.accounts import Accounts
-from tests.migrate.originals import load
+from tests.ops.migrate.originals import load
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
 CHILD = """
 import os, signal, sys
 from schemaless.cli.main import run
-from schemaless.jobs.leases import Leases
-from schemaless.move.record import Records
+from schemaless.ops.jobs.leases import Leases
+from schemaless.ops.move.record import Records
 
 place, number, when, *arguments = sys.argv[1:]
 owner, name = {"claim": (Leases, "claim"), "flip": (Records, "flip")}[place]

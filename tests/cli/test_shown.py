@@ -10,14 +10,14 @@ import unicodedata
 
 import pytest
 
+from schemaless.base.events import Advanced
+from schemaless.base.numbers import shards_text
 from schemaless.cli import bench, migrate_report
 from schemaless.cli.options import shards_of
-from schemaless.events import Advanced
-from schemaless.internals import internals_of
-from schemaless.numbers import shards_text
-from schemaless.pages import capacity_csv
-from schemaless.terminal import output
-from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
+from schemaless.store.internals import internals_of
+from schemaless.ui.pages import capacity_csv
+from schemaless.ui.terminal import output
+from schemaless.ui.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
 OBEYED = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 TURNING = list("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -1,6 +1,6 @@
 """Commands stopped by Ctrl-C or SIGTERM exit with status 3, and the same command continues to the same result.
 
-``tests/jobs/test_killed.py`` has kill -9.
+``tests/ops/jobs/test_killed.py`` has kill -9.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pymysql
 import pytest
 
 from schemaless import NewStoredCell
+from schemaless.base.keys import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.internals import internals_of
-from schemaless.jobs.job_store import JobStore
-from schemaless.keys import row_key_for
-from schemaless.migrate.verify import check
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.verify import check
+from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from schemaless import NewStoredCell
-from schemaless.terminal import output
-from schemaless.terminal.tables import table_lines, wrapped
+from schemaless.ui.terminal import output
+from schemaless.ui.terminal.tables import table_lines, wrapped
 
 WORD = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
 VALUE = st.lists(WORD, max_size=6).map(" ".join)

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from schemaless import NewCell
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
-from schemaless.failover import nodes, semi_sync
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
-from schemaless.metrics import servers
+from schemaless.monitoring.metrics import servers
+from schemaless.ops.failover import nodes, semi_sync
+from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
 from tests.promotion import semi_synchronous, sql, word
 

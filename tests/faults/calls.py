@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import schemaless
-from schemaless.datastore import Datastore
 from schemaless.errors import BatchError, SchemalessError, ServerError
-from schemaless.internals import internals_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 
 ROW: Final = uuid.UUID(int=1)
 

@@ -18,10 +18,10 @@ from pymysql.constants import SERVER_STATUS
 
 import schemaless
 from schemaless.cell import CellKey
-from schemaless.cells.sql import insert_cells
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
-from schemaless.internals import internals_of
+from schemaless.store.cells.sql import insert_cells
+from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool
 from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults

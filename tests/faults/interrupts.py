@@ -24,15 +24,15 @@ from types import FrameType
 from typing import Any, Final
 
 import schemaless
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool
 
 ROOMS: Final = (
     "/pymysql/",
     *(f"/schemaless/{package}/" for package in ("wire", "topology", "cells", "feed", "indexes")),
-    "/schemaless/datastore.py",
-    "/schemaless/internals.py",
+    "/schemaless/store/datastore.py",
+    "/schemaless/store/internals.py",
 )
 """Whose lines are interrupted: the driver's, and those of the library that lie between it and the caller."""
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
-from schemaless.datastore import Datastore
 from schemaless.errors import OutcomeUnknown, ServerUnavailable
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.wire import retries
 from schemaless.wire.errors import ConnectionLost
 from schemaless.wire.pool import NodePool

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions, _CheckedOut
 from schemaless.wire.runtime import Threads

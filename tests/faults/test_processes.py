@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless.datastore import Datastore
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.wire import pool as pools
 from schemaless.wire.connection import Connection
 from tests.faults.child import put_and_read
@@ -200,7 +200,7 @@ def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
     """However a child ends, its parent's connections stay open, idle or in use; neither has to close anything."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
-        from schemaless.internals import internals_of
+        from schemaless.store.internals import internals_of
         def number(connection):
             return connection.rows(b"SELECT CONNECTION_ID()")[0][0]
         store = schemaless.connect({fresh_url!r})
@@ -286,7 +286,7 @@ def test_the_server_notices_a_dead_parent_while_its_child_lives(servers: list[Lo
     url = schemaless.create("dies", 1, [servers[0].url])
     script = textwrap.dedent(f"""
         import os, sys, threading, time, schemaless
-        from schemaless.internals import internals_of
+        from schemaless.store.internals import internals_of
         store = schemaless.connect({url!r})
         holds = threading.Event()
         def hold(connection):

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless.datastore import Datastore
 from schemaless.errors import (
     AccessDenied,
     BodyTooLarge,
@@ -28,8 +27,9 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardMoving,
 )
-from schemaless.internals import Internals, internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import Internals, internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire import connection as connections
 from schemaless.wire import pool as pools

@@ -13,8 +13,8 @@ import pytest
 
 import schemaless
 from schemaless.cell import NewStoredCell
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.internals import internals_of
 from schemaless.wire import pool as pools
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url

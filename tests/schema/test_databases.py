@@ -15,14 +15,14 @@ from alembic.migration import MigrationContext
 from alembic.util import CommandError
 
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
-from schemaless.admin.upgrades import schema_status, upgrade_schema
-from schemaless.events import Advanced, only
-from schemaless.internals import internals_of
+from schemaless.base.events import Advanced, only
+from schemaless.ops.admin.upgrades import schema_status, upgrade_schema
 from schemaless.schema import creation as making
 from schemaless.schema import databases as schema
 from schemaless.schema import revisions, versions
 from schemaless.schema.engine import inspection
 from schemaless.schema.tables import catalog_metadata, shard_metadata
+from schemaless.store.internals import internals_of
 from schemaless.wire.urls import parse_url
 
 pytestmark = pytest.mark.mysql
@@ -100,7 +100,7 @@ def test_shard_tables_match_the_metadata():
     assert set(shard_metadata.tables) == schema.SHARD_TABLES
 
 
-@pytest.mark.parametrize("module", ["schemaless.opening", "schemaless.cli.migrate"])
+@pytest.mark.parametrize("module", ["schemaless.store.opening", "schemaless.cli.migrate"])
 def test_alembic_is_imported_only_for_schema_changes(module):
     """Importing it takes 0.2 s, which short commands and applications need not wait for."""
     script = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
@@ -145,7 +145,7 @@ def test_interrupted_upgrade_can_be_continued(new_name, accounts, admin_urls, by
     def stops(advanced: Advanced) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("schemaless.admin.upgrades.upgrade", upgrade)
+    monkeypatch.setattr("schemaless.ops.admin.upgrades.upgrade", upgrade)
     with pytest.raises(KeyboardInterrupt):
         upgrade_schema(parse_url(admin_url), at_once=1, listener=only(Advanced, stops))
     monkeypatch.undo()

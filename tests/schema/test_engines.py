@@ -13,11 +13,11 @@ import pytest
 import schemaless
 from schemaless.cell import NewCell
 from schemaless.errors import BatchError, InvalidInput, ServerError, ServerTimeout, TopologyError
-from schemaless.failover.clusters import add_cluster
-from schemaless.failover.states import node_states
-from schemaless.internals import internals_of
 from schemaless.local.servers import kill, start
+from schemaless.ops.failover.clusters import add_cluster
+from schemaless.ops.failover.states import node_states
 from schemaless.schema.engines import ROCKSDB, check_server
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import set_session

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
-from schemaless.internals import internals_of
-from schemaless.migrate import run as migrate
-from schemaless.migrate.spec import MigrateSpec
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.store.internals import internals_of
 from schemaless.testing.datastores import Datastores
 from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run

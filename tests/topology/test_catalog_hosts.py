@@ -9,9 +9,9 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied, CatalogCopied, DatastoreNotFound, ServerUnavailable
-from schemaless.admin.upgrades import schema_status
-from schemaless.failover.nodes import add_replica
-from schemaless.internals import internals_of
+from schemaless.ops.admin.upgrades import schema_status
+from schemaless.ops.failover.nodes import add_replica
+from schemaless.store.internals import internals_of
 from schemaless.topology.configuration import datastore_url
 from schemaless.wire.errors import DatabaseMissing
 

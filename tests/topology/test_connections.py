@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from schemaless import connect
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
@@ -75,7 +75,8 @@ def test_no_connection_is_kept_to_a_catalog_apart_from_the_shards(fresh_url, ope
 def test_a_program_that_only_reads_and_writes_cells_does_not_import_sqlalchemy(datastore_url: str) -> None:
     """The import would double the start time of commands and workers."""
     script = (
-        "import sys, uuid, schemaless, schemaless.cli.main, schemaless.followers.worker, schemaless.migrate.run\n"
+        "import sys, uuid, schemaless, schemaless.cli.main\n"
+        "import schemaless.ops.migrate.run, schemaless.store.followers.worker\n"
         f"with schemaless.connect({datastore_url!r}) as store:\n"
         "    row = uuid.uuid4()\n"
         "    store.put_cell(row, 'BASE', 1, {})\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from schemaless.base.keys import check_datastore_name
 from schemaless.errors import InvalidInput, TopologyError
-from schemaless.keys import check_datastore_name
 from schemaless.topology.model import Cluster, ShardRange, Topology, check_shard_count, even_ranges
 from schemaless.wire.node import Node
 

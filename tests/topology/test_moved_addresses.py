@@ -14,14 +14,14 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, NewCell, ServerRefused, aio
-from schemaless.failover import adopt as failover
-from schemaless.failover import nodes
-from schemaless.failover.states import node_states
-from schemaless.followers.binlog_notifier import BinlogNotifier
-from schemaless.followers.membership import Timing
-from schemaless.internals import Internals, internals_of
-from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.local.description import LocalServer
+from schemaless.ops.failover import adopt as failover
+from schemaless.ops.failover import nodes
+from schemaless.ops.failover.states import node_states
+from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
+from schemaless.store.followers.binlog_notifier import BinlogNotifier
+from schemaless.store.followers.membership import Timing
+from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.placement import shard_for
 from schemaless.wire.pool import NodePool
 from schemaless.wire.urls import parse_url

@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidCell
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from schemaless.topology.placement import shard_for
 
 

@@ -15,10 +15,10 @@ from sqlalchemy import make_url
 
 import schemaless
 from schemaless import Datastore, OutcomeUnknown, ServerTimeout, ServerUnavailable, ShardIdentityMismatch, ShardMoving
-from schemaless.cells import writing as cells
-from schemaless.internals import internals_of
-from schemaless.opening import opening_of
 from schemaless.schema.databases import verify_identity
+from schemaless.store.cells import writing as cells
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import opening_of
 from schemaless.topology import routing, shards
 from schemaless.topology.catalog import read_catalog, write_cluster
 from schemaless.topology.shards import Shards

@@ -13,11 +13,11 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, TopologyError
-from schemaless.failover import nodes
-from schemaless.internals import internals_of
-from schemaless.jobs.runner import FollowingWatch
-from schemaless.jobs.throttle import Look
 from schemaless.local.description import LocalServer
+from schemaless.ops.failover import nodes
+from schemaless.ops.jobs.runner import FollowingWatch
+from schemaless.ops.jobs.throttle import Look
+from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
 from schemaless.wire.errors import READ_ONLY
 from tests.accounts import Accounts, accounts_on

@@ -22,7 +22,7 @@ from schemaless.codec.envelope import encode_body, seal
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
-from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
+from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bodies"
@@ -243,8 +243,8 @@ def write_archive() -> None:
         for number in range(3)
     ]
     with (
-        mock.patch("schemaless.migrate.archive.secrets.token_bytes", return_value=bytes(range(8))),
-        mock.patch("schemaless.migrate.archive.datetime") as clock,
+        mock.patch("schemaless.ops.migrate.archive.secrets.token_bytes", return_value=bytes(range(8))),
+        mock.patch("schemaless.ops.migrate.archive.datetime") as clock,
     ):
         clock.now.return_value.isoformat.return_value = "2026-01-31T12:00:00+00:00"
         writer = ArchiveWriter(ARCHIVE, datastore="golden", shard=17, shard_count=4096, job_id=12, epoch=3)

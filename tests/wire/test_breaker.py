@@ -15,8 +15,8 @@ import pytest
 
 import schemaless
 from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
-from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
+from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire import breaker, pool, retries
 from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker

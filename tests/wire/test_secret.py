@@ -12,7 +12,7 @@ import pytest
 
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.errors import InvalidInput
-from schemaless.opening import Opening
+from schemaless.store.opening import Opening
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.urls import Credentials, parse_url

@@ -9,7 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.cells.sql import (
+from schemaless.ops.migrate.sql import update_bodies
+from schemaless.planning.sampling.sql import select_probe
+from schemaless.store.cells.sql import (
     select_added_id,
     select_block_end,
     select_by_id,
@@ -23,10 +25,8 @@ from schemaless.cells.sql import (
     select_row,
     select_versions,
 )
-from schemaless.feed.sql import select_ids
-from schemaless.internals import internals_of
-from schemaless.migrate.sql import update_bodies
-from schemaless.survey.sql import select_probe
+from schemaless.store.feed.sql import select_ids
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
 pytestmark = pytest.mark.mysql

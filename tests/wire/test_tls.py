@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied, InvalidInput, ServerRefused
-from schemaless.internals import internals_of
+from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.tls import TLS
 from schemaless.wire.urls import parse_url

@@ -2,7 +2,7 @@
 
 import math
 
-from schemaless.jobs.workers import workers
+from schemaless.ops.jobs.workers import workers
 
 if __name__ == "__main__":
     with workers(1, "local") as hands:

@@ -2,8 +2,8 @@
 
 import datetime
 
-from schemaless.capacity.forecast import Forecast, forecast
-from schemaless.pages.charts import Chart
+from schemaless.planning.capacity.forecast import Forecast, forecast
+from schemaless.ui.pages.charts import Chart
 
 days = [datetime.date(2026, 1, 1) + datetime.timedelta(day) for day in range(40)]
 assert isinstance(forecast([(day, 100.0 + day.weekday()) for day in days]), Forecast)

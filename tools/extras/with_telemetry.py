@@ -4,7 +4,7 @@ import sys
 import uuid
 
 import schemaless
-from schemaless import telemetry
+from schemaless.monitoring import telemetry
 
 assert telemetry.available()
 with schemaless.connect(sys.argv[1]) as store:

@@ -1,0 +1,1 @@
+"""Keys, numbers, events and interruptions: what every package may use."""

@@ -1,0 +1,90 @@
+"""Reads the newest capacity measurement, and makes a forecast once for each new one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from schemaless.errors import InvalidInput
+from schemaless.monitoring.status.model import CapacityView, DiskView
+from schemaless.planning.capacity import history
+from schemaless.planning.capacity.disks import disks_of
+from schemaless.planning.capacity.forecast import whole_days
+from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.store.datastore import Datastore
+from schemaless.ui.pages.capacity_words import answer, days_text
+
+
+class CapacityReader:
+    """Reads measurements from the catalog.
+
+    Args:
+        store: the datastore.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._seen: tuple[int, ...] = ()
+        self._newest: Measurement | None = None
+        self._view: CapacityView | None = None
+
+    def __call__(self) -> CapacityView | None:
+        """Return the newest measurement with its forecast; None if there is none."""
+        kept = tuple(each.sample_id for each in history.kept(self._store))
+        if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
+            measurements = history.read(self._store, kept)
+            self._newest = measurements[-1] if measurements else None
+            self._view = _view(measurements) if measurements else None
+            self._seen = kept
+        if self._view is None or self._newest is None:
+            return None
+        return replace(self._view, changes=tuple(history.changes_since(self._store, self._newest)))
+
+
+def _view(measurements: list[Measurement]) -> CapacityView:
+    from schemaless.planning.capacity.reporting import assemble_report  # it imports NumPy
+
+    newest = measurements[-1]
+    problem: str | None = None
+    report: CapacityReport | None = None
+    try:
+        report = assemble_report(measurements, datetime.now(UTC))
+    except InvalidInput as missing:  # the extra [report] is not installed
+        problem = str(missing)
+    first = None if report is None else answer(report.now)
+    return CapacityView(
+        measured_at=newest.taken_at,
+        measurements=len(measurements),
+        answer="unknown" if first is None else first.days,
+        detail="" if first is None else first.detail,
+        disks=tuple(_disks(newest, report)),
+        warnings=() if report is None else report.warnings,
+        problem=problem,
+    )
+
+
+def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]:
+    bodies: Counter[str] = Counter()
+    for group in newest.groups:
+        bodies[group.cluster] += round(group.body_bytes.mid)
+    outlooks = {} if report is None else {outlook.disk: outlook for outlook in report.now.disks}
+    views = []
+    for disk in disks_of(newest):
+        outlook = outlooks.get(disk.name)
+        days = None if outlook is None else outlook.days
+        views.append(
+            DiskView(
+                name=disk.name,
+                body_bytes=sum(bodies[cluster] for cluster in disk.clusters),
+                file_bytes=disk.file_bytes,
+                disk_bytes=disk.disk_bytes,
+                free_bytes=disk.free_bytes,
+                days_text="unknown" if outlook is None else days_text(outlook),
+                days=None if days is None else whole_days(days.mid),
+                days_low=None if days is None else whole_days(days.low_80),
+                days_high=None if days is None else whole_days(days.high_80),
+            )
+        )
+    return views

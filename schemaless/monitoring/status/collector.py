@@ -1,0 +1,185 @@
+"""The collector: reads each part of a status at its own interval, and assembles the latest readings."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from schemaless.errors import SchemalessError
+from schemaless.monitoring.status.capacity import CapacityReader
+from schemaless.monitoring.status.findings import findings_of
+from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views
+from schemaless.monitoring.status.jobs import JobReader
+from schemaless.monitoring.status.model import PartView, Status
+from schemaless.monitoring.status.servers import ServerReader
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+
+T = TypeVar("T")
+
+_log = logging.getLogger("schemaless")
+_SERVERS_S: Final = 2.0
+_JOBS_S: Final = 2.0
+_FOLLOWERS_S: Final = 3.0
+_CAPACITY_S: Final = 60.0
+_REST: Final = 200.0
+"""Rest after reading all shards, as a multiple of the time that the reading took."""
+_MOST_REST_S: Final = 1800.0
+"""Maximum rest after reading all shards, in seconds. With 4,096 shards and MySQL's default table cache, the readings
+then take less than 1 % of a core."""
+_SOON: Final = 10.0
+"""Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
+_STOP_WAIT_S: Final = 5.0
+
+
+class Part(Generic[T]):
+    """A part of the status, with its last reading.
+
+    Args:
+        name: name of the part.
+        every_s: rest between readings, in seconds.
+        read: reads the part; an error is reported, and the part is unknown until the next reading.
+        rest: minimum rest, as a multiple of the duration of the last reading.
+    """
+
+    def __init__(self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0) -> None:
+        self.name = name
+        self.value: T | None = None
+        self._every_s = every_s
+        self._read = read
+        self._rest = rest
+        self._took_s = 0.0
+        self._read_at: datetime | None = None
+        self._problem: str | None = None
+        self._woken = threading.Event()
+        self._ended = threading.Event()
+
+    @property
+    def rest_s(self) -> float:
+        """Rest before the next reading, in seconds."""
+        return max(self._every_s, min(_MOST_REST_S, self._rest * self._took_s))
+
+    def refresh(self) -> None:
+        """Read the part again."""
+        began_s = time.monotonic()
+        problem: str | None = None
+        value: T | None = None
+        try:
+            value = self._read()
+        except SchemalessError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - a reader with a bug must not end its thread
+            # The page must not show what the message of such an error says: it may contain a key.
+            problem = f"unexpected {type(error).__name__}; the log of 'schemaless status' has the traceback"
+            if problem != self._problem:
+                _log.exception("status: cannot read %s", self.name)
+        self.value, self._problem = value, problem
+        self._took_s = time.monotonic() - began_s
+        self._read_at = datetime.now(UTC)
+
+    def wait(self) -> None:
+        """Wait until the next reading is due or, after a minimum rest, ``wake`` has been called."""
+        soonest_s = max(self._every_s, min(self.rest_s, _SOON * self._took_s))
+        if not self._ended.wait(soonest_s):
+            self._woken.wait(self.rest_s - soonest_s)
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Bring the next reading forward."""
+        self._woken.set()
+
+    def end(self) -> None:
+        """End all waits, present and future."""
+        self._ended.set()
+        self._woken.set()
+
+    def view(self) -> PartView:
+        """Return when the part was read, and why the reading failed if it did."""
+        return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem)
+
+
+class Collector:
+    """Collects the status of a datastore: once with ``collect``, or repeatedly during its ``with`` block.
+
+    Args:
+        store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
+    """
+
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        self._server_reader = ServerReader(store)
+        self._servers = Part("servers", _SERVERS_S, self._server_reader)
+        self._jobs = Part("jobs", _JOBS_S, JobReader(store))
+        follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
+        self._followers = Part("followers", _FOLLOWERS_S, follower_reader)
+        shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
+        self._shards = Part("shards", _FOLLOWERS_S, shard_reader, rest=_REST)
+        self._capacity = Part("capacity", _CAPACITY_S, CapacityReader(store))
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def parts(self) -> Sequence[Part[Any]]:
+        """All parts."""
+        return self._servers, self._jobs, self._followers, self._shards, self._capacity
+
+    def __enter__(self) -> Self:
+        for part in self.parts:
+            thread = threading.Thread(target=self._keep_reading, args=(part,), name=f"status {part.name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        for part in self.parts:
+            part.end()
+        for thread in self._threads:
+            thread.join(_STOP_WAIT_S)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that the collector opened itself."""
+        self._server_reader.close()
+
+    def collect(self, on_part: Callable[[], None] = lambda: None) -> Status:
+        """Read all parts once, concurrently, and return the status.
+
+        Args:
+            on_part: called after each part.
+        """
+        with ThreadPoolExecutor(len(self.parts)) as threads:
+            for _ in threads.map(Part.refresh, self.parts):
+                on_part()
+        return self.status()
+
+    def status(self) -> Status:
+        """Return the last readings; no server is contacted."""
+        now = datetime.now(UTC)
+        clusters, jobs = self._servers.value, self._jobs.value
+        followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)
+        views = tuple(part.view() for part in self.parts)
+        return Status(
+            datastore=self._store.name,
+            taken_at=now,
+            shards=self._store.shard_count,
+            findings=findings_of(clusters or (), jobs or (), followers or (), self._capacity.value, views, now),
+            clusters=clusters,
+            jobs=jobs,
+            followers=followers,
+            capacity=self._capacity.value,
+            parts=views,
+        )
+
+    def _keep_reading(self, part: Part[Any]) -> None:
+        while not self._stopped.is_set():
+            part.refresh()
+            part.wait()

@@ -1,0 +1,221 @@
+"""Reads triggers, indexes and exports: lag, parked cells, shard states and workers.
+
+Reading the rows of all shards costs the servers seconds of CPU time if there are thousands of shards and the table
+caches are small. ``ShardReader`` reads them at long intervals. Between those readings, ``FollowerReader`` reads the
+catalog and only the shards that workers report there or that needed attention before, so a shard that stops is noticed
+within seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemaless.errors import SchemalessError
+from schemaless.monitoring.status.model import FollowerView
+from schemaless.ops.admin.indexes import indexes_of
+from schemaless.ops.export.exporter import export_name, is_export
+from schemaless.store.datastore import Datastore
+from schemaless.store.followers import sql
+from schemaless.store.followers.membership import Pair
+from schemaless.store.followers.rows import FollowerRow, FollowerRows
+from schemaless.store.followers.settings import Settings
+from schemaless.store.followers.states import RUNNING
+from schemaless.store.followers.status import ShardStatus
+from schemaless.store.indexes.registry import BACKFILLING, READY
+from schemaless.store.internals import internals_of
+from schemaless.store.triggers.declaration import is_trigger, trigger_name
+from schemaless.topology.shards import Shards
+
+_AGES: Final = 16
+"""Maximum number of shards of a follower whose oldest unhandled cell is read."""
+_SUSPECTS: Final = 64
+"""Maximum number of a follower's shards that are read at once between two readings of all shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """A follower in the catalog.
+
+    Attributes:
+        name: name of the follower, as in its rows.
+        kind: "trigger", "index" or "export".
+        shown: name of the trigger, index or export.
+        state: its desired state; for an index, the state of the index.
+        workers: number of live workers.
+    """
+
+    name: str
+    kind: str
+    shown: str
+    state: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllShards:
+    """The rows of all shards.
+
+    Attributes:
+        names: names of the followers that were read.
+        rows: the rows that exist, by follower and shard.
+        behind_s: age of the oldest unhandled cell, in seconds, by follower.
+    """
+
+    names: frozenset[str]
+    rows: Mapping[Pair, FollowerRow]
+    behind_s: Mapping[str, float]
+
+    def suspects(self) -> Iterable[Pair]:
+        """Yield the shards that need attention."""
+        return (pair for pair, row in self.rows.items() if row.state != RUNNING or row.parked)
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """The followers in the catalog, and the rows of the shards that need attention."""
+
+    followers: tuple[Follower, ...]
+    rows: Mapping[Pair, FollowerRow]
+
+
+class FollowerReader:
+    """Reads the catalog, and up to 64 shards of each follower.
+
+    Args:
+        store: the datastore.
+        shards: returns the last reading of all shards, or None.
+        read_shards: called when all shards should be read soon: there is a new follower, or one has lost its workers.
+    """
+
+    def __init__(
+        self, store: Datastore, shards: Callable[[], AllShards | None], read_shards: Callable[[], None]
+    ) -> None:
+        internals = internals_of(store)
+        self._access = internals.follower_access
+        self._rows = FollowerRows(internals.shards)
+        self._settings = Settings(self._access)
+        self._indexes = indexes_of(store)
+        self._shards = shards
+        self._read_shards = read_shards
+        self._served: frozenset[str] = frozenset()
+
+    def __call__(self) -> Followers:
+        """Return triggers, then indexes, then exports."""
+        found = self._found()
+        workers, reported = self._workers() if found else (Counter[str](), set[Pair]())
+        followers = tuple(Follower(*each, workers[each[0]]) for each in found)
+        names = {follower.name for follower in followers}
+        last = self._shards()
+        served = frozenset(follower.name for follower in followers if follower.workers)
+        if last is not None and (names - last.names or self._served & names - served):
+            self._read_shards()
+        self._served = served
+        suspects: dict[str, list[Pair]] = {}
+        for pair in dict.fromkeys([*sorted(reported), *(last.suspects() if last is not None else ())]):
+            if pair[0] in names and len(of_one := suspects.setdefault(pair[0], [])) < _SUSPECTS:
+                of_one.append(pair)
+        rows = self._rows.look(pair for pairs in suspects.values() for pair in pairs).rows if suspects else {}
+        return Followers(followers, rows)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all followers."""
+        return tuple(name for name, *_ in self._found())
+
+    def _found(self) -> list[tuple[str, str, str, str]]:
+        settings = self._settings.all()
+        entries = [entry for entry in self._indexes.all() if entry.state in (BACKFILLING, READY)]
+        return [
+            *(
+                (name, "trigger", trigger_name(name), setting.desired_state)
+                for name, setting in settings.items()
+                if is_trigger(name)
+            ),
+            *((entry.follower, "index", entry.name, entry.state) for entry in entries),
+            *(
+                (name, "export", export_name(name), setting.desired_state)
+                for name, setting in settings.items()
+                if is_export(name)
+            ),
+        ]
+
+    def _workers(self) -> tuple[Counter[str], set[Pair]]:
+        """Return the number of workers of each follower, and the shards that they report."""
+        statement = sql.select_workers(self._access.name)
+        rows = self._access.catalog().run(lambda connection: connection.rows(statement))
+        counts: Counter[str] = Counter()
+        reported: set[Pair] = set()
+        for _, served, _, figures in rows:
+            counts.update(json.loads(served))
+            said: Mapping[str, Any] = json.loads(figures)
+            reported.update((name, int(shard)) for name, shard, *_ in (*said["waits"], *said.get("unhealthy", ())))
+        return counts, reported
+
+
+class ShardReader:
+    """Reads all shards, with a statement for every 64 rows, and at most 16 for the ages of each follower's cells.
+
+    Args:
+        shards: the datastore's shards.
+        names: returns the names of the followers.
+    """
+
+    def __init__(self, shards: Shards, names: Callable[[], Sequence[str]]) -> None:
+        self._shards = shards
+        self._names = names
+        self._rows = FollowerRows(shards)
+
+    def __call__(self) -> AllShards:
+        """Return the rows of all followers in all shards."""
+        names = self._names()
+        rows = self._rows.look((name, shard) for name in names for shard in range(self._shards.topology.shard_count))
+        behind: dict[str, list[tuple[int, FollowerRow]]] = {name: [] for name in names}
+        for (name, shard), row in rows.rows.items():
+            if row.top > row.location:
+                behind[name].append((shard, row))
+        ages = {name: self._behind_s(of_one) for name, of_one in behind.items()}
+        return AllShards(frozenset(names), rows.rows, ages)
+
+    def _behind_s(self, behind: Sequence[tuple[int, FollowerRow]]) -> float:
+        """Return the age of the oldest unhandled cell among the shards that are likely to have it, in seconds."""
+        longest = sorted(behind, key=lambda each: each[1].moved_at)[: _AGES // 2]
+        most = sorted(behind, key=lambda each: each[1].location - each[1].top)[: _AGES // 2]
+        ages = [0.0]
+        for shard, location in {(shard, row.location) for shard, row in [*longest, *most]}:
+            try:
+                rows = self._shards.rows(shard, sql.select_age(self._shards.database(shard), location))
+            except SchemalessError:  # the state of its server is reported with the servers
+                continue
+            ages += [float(age) for (age,) in rows]
+        return max(ages)
+
+
+def follower_views(found: Followers | None, last: AllShards | None, count: int) -> tuple[FollowerView, ...] | None:
+    """Return the followers of a datastore with ``count`` shards; None if they have not been read.
+
+    A follower that was added after the last reading of all shards is left out until the next.
+    """
+    if found is None or last is None:
+        return None
+    rows = {**last.rows, **found.rows}
+    return tuple(
+        _view(each, rows, last.behind_s[each.name], count) for each in found.followers if each.name in last.names
+    )
+
+
+def _view(follower: Follower, rows: Mapping[Pair, FollowerRow], behind_s: float, count: int) -> FollowerView:
+    of_shards = {shard: rows.get((follower.name, shard)) for shard in range(count)}
+    known = [row for row in of_shards.values() if row is not None]
+    return FollowerView(
+        kind=follower.kind,
+        name=follower.shown,
+        state=follower.state,
+        ids_behind=sum(max(0, row.top - row.location) for row in known),
+        behind_s=behind_s,
+        parked=sum(row.parked for row in known),
+        shards=dict(Counter(ShardStatus(shard, row).state for shard, row in of_shards.items())),
+        workers=follower.workers,
+    )

@@ -1,0 +1,259 @@
+"""Values of a status, as last read by the collector. Pure data, without any document, key or password.
+
+Field names are those of ``schemaless status --json``. Times are UTC; durations are seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from schemaless.store.followers.states import PAUSED
+
+Severity = Literal["fault", "notice"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A server.
+
+    Attributes:
+        address: host and port, or the path of the socket.
+        role: "primary" or "replica", according to the catalog.
+        up: whether the server answers.
+        version: version of the server; None if it does not answer.
+        read_only: whether it is read-only; None if it does not answer.
+        claim: "held", "missing" or "none required"; None for a replica or a server that does not answer.
+        lag_s: replication lag; None if unknown, or for a primary.
+        lag_is_minimum: whether ``lag_s`` is only a lower bound, because the replica was already behind at the first
+            reading.
+        breaker_open: whether this process's circuit breaker blocks calls to the server.
+        fault: why the server needs attention, or None.
+        warnings: settings that could make a failover lose acknowledged cells.
+    """
+
+    address: str
+    role: str
+    up: bool
+    version: str | None
+    read_only: bool | None
+    claim: str | None
+    lag_s: float | None
+    lag_is_minimum: bool
+    breaker_open: bool
+    fault: str | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A primary and its replicas."""
+
+    name: str
+    epoch: int
+    shards: int
+    nodes: tuple[NodeView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """Why a job is waiting for a cluster."""
+
+    cluster: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job: an unfinished one, or one that ended recently.
+
+    Attributes:
+        fraction: completed share by bytes, 0 to 1.
+        shards_failed: unfinished shards whose last attempt failed.
+        runners: number of shards that a runner is working on.
+        runners_silent: number of those shards whose lease was not renewed in time; their runners may have died.
+        abandoned: unfinished shards whose runner's lease has expired.
+        mb_per_s: rate at which table bytes are processed, in MB per second; None if unknown.
+        eta_s: estimated time left; None if unknown.
+        eta_low_s: lower end of its 95 % interval.
+        eta_high_s: upper end of its 95 % interval.
+        waits: why work is waiting now, by cluster.
+        waited_s: time spent waiting, by kind of reason, summed over the clusters.
+    """
+
+    job_id: int
+    kind: str
+    name: str
+    state: str
+    unfinished: bool
+    fraction: float
+    bytes_total: float
+    shards: int
+    shards_done: int
+    shards_failed: int
+    runners: int
+    runners_silent: int
+    abandoned: int
+    mb_per_s: float | None
+    eta_s: float | None
+    eta_low_s: float | None
+    eta_high_s: float | None
+    waits: tuple[WaitView, ...]
+    waited_s: Mapping[str, float]
+    created_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def lacks_runners(self) -> bool:
+        """Whether a runner has to be started to finish the job."""
+        return self.unfinished and self.state != "paused" and not self.runners
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerView:
+    """A trigger, an index or an export.
+
+    Attributes:
+        kind: "trigger", "index" or "export".
+        state: "running", "paused" or "new" for a trigger or an export; "backfilling" or "ready" for an index.
+        ids_behind: added_ids between the locations and the ends of all shards.
+        behind_s: age, in seconds, of the oldest cell not yet handled; only the shards furthest behind are queried.
+        parked: cells that the trigger has parked.
+        shards: number of shards by state, such as running, waiting, quarantined, stopped and missing.
+        workers: number of live workers.
+    """
+
+    kind: str
+    name: str
+    state: str
+    ids_behind: int
+    behind_s: float
+    parked: int
+    shards: Mapping[str, int]
+    workers: int
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether cells are waiting and no worker is running; always False for exports, which may run from cron."""
+        return self.kind != "export" and self.state != PAUSED and not self.workers and self.ids_behind > 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """A disk in the newest measurement and its forecast.
+
+    Attributes:
+        name: names of the clusters on it.
+        body_bytes: size of the stored bodies, without replicas.
+        file_bytes: size of the cell tables' files, without replicas; None if unknown.
+        days_text: days until it is full, in words.
+        days: days until it is full; None if unknown, or beyond the forecast.
+        days_low: lower end of the 80 % interval.
+        days_high: upper end of the 80 % interval.
+    """
+
+    name: str
+    body_bytes: float
+    file_bytes: int | None
+    disk_bytes: int | None
+    free_bytes: int | None
+    days_text: str
+    days: float | None
+    days_low: float | None
+    days_high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityView:
+    """The newest measurement, and what a capacity report forecasts from all of them.
+
+    Attributes:
+        measured_at: time of the newest measurement.
+        measurements: number of measurements.
+        answer: when the first disk will be full, in a word or two.
+        detail: date and intervals, as sentences.
+        disks: one for each disk.
+        warnings: reasons not to rely on the forecast.
+        changes: jobs that have changed sizes since the measurement, as clauses.
+        problem: why there is no forecast, or None.
+    """
+
+    measured_at: datetime
+    measurements: int
+    answer: str
+    detail: str
+    disks: tuple[DiskView, ...]
+    warnings: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that needs attention, and the command that fixes it or shows more.
+
+    Attributes:
+        severity: "fault" if something is broken or has stopped, else "notice".
+        where: the object, such as "cluster-1" or "job 3".
+        text: what is wrong, as a clause.
+        command: a command line; words in upper case are placeholders.
+    """
+
+    severity: Severity
+    where: str
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """When a part of the status was read.
+
+    Attributes:
+        name: servers, jobs, followers, shards (of followers) or capacity.
+        read_at: time of the last reading; None before the first.
+        every_s: rest before the next reading, in seconds.
+        problem: why the last reading failed, or None.
+    """
+
+    name: str
+    read_at: datetime | None
+    every_s: float
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Status of a datastore. A part that has not been read yet, or could not be read, is None."""
+
+    datastore: str
+    taken_at: datetime
+    shards: int
+    findings: tuple[Finding, ...]
+    clusters: tuple[ClusterView, ...] | None
+    jobs: tuple[JobView, ...] | None
+    followers: tuple[FollowerView, ...] | None
+    capacity: CapacityView | None
+    parts: tuple[PartView, ...]
+
+    @property
+    def faults(self) -> int:
+        """Number of findings that are faults."""
+        return sum(finding.severity == "fault" for finding in self.findings)
+
+
+def status_json(status: Status) -> dict[str, Any]:
+    """Return the status as JSON values, with times in ISO 8601."""
+    return _plain(asdict(status))  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,1 @@
+"""Operations: long-running jobs and administration."""

@@ -1,0 +1,135 @@
+"""Finds expired cells of a shard, block by block in the order of added_id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
+
+from schemaless.ops.erasure import sql
+from schemaless.store.erasures.holds import Hold
+from schemaless.store.erasures.ledger import Erasure
+from schemaless.store.erasures.retention import Policy
+from schemaless.store.internals import Internals
+
+BLOCK_ROWS: Final = 2_000
+"""Number of rows examined per statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy as of a fixed time.
+
+    Attributes:
+        column_name: the column.
+        before: time in UTC; cells created then or later are kept. None if the policy does not consider age.
+        kept_versions: number of latest versions that are kept; None if the policy does not count versions.
+    """
+
+    column_name: str
+    before: datetime | None
+    kept_versions: int | None
+
+    @classmethod
+    def of(cls, policy: Policy, now: datetime) -> Self:
+        """Return the rule of a policy as of a time, in UTC."""
+        before = None if policy.keep_days is None else now - timedelta(policy.keep_days)
+        return cls(policy.column_name, before, policy.keep_versions)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the rule as JSON values."""
+        return {
+            "column": self.column_name,
+            "before": None if self.before is None else self.before.isoformat(),
+            "versions": self.kept_versions,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Restore a rule from ``as_json``."""
+        before = value["before"]
+        return cls(value["column"], None if before is None else datetime.fromisoformat(before), value["versions"])
+
+    def condition(self, database: str, as_of: datetime | None = None) -> bytes:
+        """Return the SQL condition under which a cell expires, or would have expired at an earlier time."""
+        return sql.expires(
+            database,
+            self.column_name,
+            None if self.before is None else self.before.astimezone(UTC),
+            self.kept_versions,
+            as_of,
+        )
+
+
+def rules_of(entry: Erasure) -> list[Rule]:
+    """Return the rules of a retention run from its entry in the ledger."""
+    return [Rule.from_json(rule) for rule in entry.scope["rules"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The expired cells of a range of added_ids.
+
+    Attributes:
+        up_to: last added_id of the range.
+        ids: added_ids of expired cells, erased ones included.
+        held: expired cells that are kept, by added_id, each with a hold on its row.
+    """
+
+    up_to: int
+    ids: Sequence[int]
+    held: Mapping[int, Hold]
+
+
+def blocks(
+    internals: Internals,
+    shard: int,
+    rules: Sequence[Rule],
+    after: int,
+    top: int,
+    during: tuple[datetime, datetime] | None = None,
+    at_once: Callable[[], int] = lambda: BLOCK_ROWS,
+    recorded: Iterable[Hold] = (),
+) -> Iterator[Block]:
+    """Yield the expired cells after an added_id, up to another one.
+
+    Holds are read right before a block is yielded.
+
+    Args:
+        internals: the datastore.
+        shard: number of the shard.
+        rules: what expires.
+        after: added_id before the first cell.
+        top: added_id of the last cell.
+        during: start and end of an earlier run, to yield what expired then: cells and versions that were created later
+            do not count, and rows that were held then are kept as if they were held now.
+        at_once: returns the maximum number of expired cells of the next block.
+        recorded: holds in a file of the ledger, which count as if they were in the catalog.
+
+    Raises:
+        ServerError: a server is unreachable or rejects a statement.
+    """
+    database = internals.shards.database(shard)
+    conditions = [rule.condition(database, during and during[1]) for rule in rules]
+    while after < top:
+        end = internals.shards.rows(shard, sql.select_block_end(database, after, top, BLOCK_ROWS))[0][0]
+        up_to = top if end is None else int(end)
+        found = internals.shards.rows(shard, sql.select_expired(database, after, up_to, conditions))
+        rows = [(int(added_id), bytes(row_key)) for added_id, row_key, _ in found]
+        start = 0
+        while True:
+            part = dict(rows[start : start + at_once()])
+            start += len(part)
+            holds = {hold.row_key.bytes: hold for hold in internals.holds.of_rows({*part.values()}, during, recorded)}
+            held = {added_id: holds[row_key] for added_id, row_key in part.items() if row_key in holds}
+            yield Block(up_to if start == len(rows) else max(part), [each for each in part if each not in held], held)
+            if start == len(rows):
+                break
+        after = up_to
+
+
+def id_span(internals: Internals, shard: int) -> tuple[int, int]:
+    """Return the lowest and the highest added_id of a shard; both are 0 if it has no cells."""
+    low, high = internals.shards.rows(shard, sql.select_id_span(internals.shards.database(shard)))[0]
+    return (0, 0) if high is None else (int(low), int(high))

@@ -1,0 +1,179 @@
+"""Receipts of erasures: what was removed, what remains, where, until when, and who has to remove it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.ops.erasure.exports import erased_exports
+from schemaless.ops.erasure.places import places
+from schemaless.ops.erasure.sql import SHOW_LOG_EXPIRY
+from schemaless.ops.erasure.status import record_acknowledgements
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import Internals, internals_of
+from schemaless.wire.connection import Connection
+from schemaless.wire.node import Node
+
+_ALGORITHM: Final = "Ed25519"
+UNTIL_UNKNOWN: Final = "until an operator purges them"
+
+
+def receipt(store: Datastore, number: int) -> dict[str, Any]:
+    """Return the receipt of an erasure as JSON values; it contains keys but no documents.
+
+    Raises:
+        InvalidInput: there is no such erasure.
+        ServerError: a primary cannot be reached.
+    """
+    internals = internals_of(store)
+    found = record_acknowledgements(store, number)
+    entry = found.entry
+    where = places(store, [shard.shard for shard in entry.shards])
+    targets = [str(target) for target in internals.erasures.ledger.targets(number)]
+    exports = erased_exports(store, entry, found.waiting)
+    nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
+    return {
+        "datastore": store.name,
+        "erasure": number,
+        "state": found.state,
+        "reason": entry.reason,
+        "requested_by": entry.requested_by,
+        "intended_at": entry.intended_at.isoformat(),
+        "executed_at": _text(entry.executed_at),
+        "acknowledged_at": _text(entry.acknowledged_at),
+        "verified_at": _text(entry.verified_at),
+        "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "scope": {"kind": entry.kind, **entry.scope, **({"targets": targets} if targets else {})},
+        "gone": {
+            "cells": entry.cells,
+            "body_bytes": entry.body_bytes,
+            "shards": [shard.shard for shard in entry.shards],
+            "acknowledged_by": {name: at.isoformat() for name, at in found.acknowledged.items()},
+        },
+        "exports": [asdict(export) for export in exports],
+        "remains": [
+            *(_of_server(internals, node, entry.executed_at) for node in nodes),
+            *({"where": table, "what": "documents as of a backup", "until": "it is dropped"} for table in where.strays),
+            *(
+                {
+                    "where": f"replica {replica}",
+                    "what": "documents, unless it has applied the erasure since",
+                    "until": f"'erase verify {number}' finds none there",
+                }
+                for replica in entry.notes.get("replicas_behind", ())
+            ),
+            {"where": "backups", "what": "documents as of the backup", "until": "their owner deletes them"},
+            *({"where": name, "what": "has not acknowledged", "until": "it does"} for name in found.waiting),
+            *(
+                {
+                    "where": f"copies of {each.uri}",
+                    "what": "documents as they were when copied",
+                    "until": "their owner replaces them",
+                }
+                for each in exports
+            ),
+            *(
+                {
+                    "where": f"export {each.name} in {each.uri}",
+                    "what": f"unknown: {each.problem}",
+                    "until": "it is read",
+                }
+                for each in exports
+                if each.problem is not None
+            ),
+            *(
+                {
+                    "where": f"archive {folder}",
+                    "what": "originals, unless erased there",
+                    "until": "'erase archive' erases them",
+                }
+                for folder in where.archives
+            ),
+            *(
+                {"where": f"dictionary {each}", "what": "parts of documents", "until": "it is removed"}
+                for each in entry.notes.get("dictionaries", ())
+            ),
+            *(
+                {
+                    "where": f"former primary {server}",
+                    "what": "documents as they were when it was lost",
+                    "until": "it is wiped",
+                }
+                for server in where.lost_primaries
+            ),
+        ],
+        "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
+    }
+
+
+def _of_server(internals: Internals, node: Node, executed_at: datetime | None) -> dict[str, str]:
+    what = "earlier pages: in undo and redo logs until they are reused, in free space of tables until a rebuild"
+
+    def expiry(connection: Connection) -> str:
+        settings = {str(name).lower(): str(value) for name, value in connection.rows(SHOW_LOG_EXPIRY)}
+        if settings.get("log_bin", "OFF").upper() in ("OFF", "0"):
+            return "no binary log"
+        seconds = float(settings.get("binlog_expire_logs_seconds", 0) or 0)
+        seconds = seconds or 86_400 * float(settings.get("expire_logs_days", 0) or 0)
+        if not seconds or executed_at is None:
+            return f"binary logs {UNTIL_UNKNOWN}"
+        return f"binary logs until {executed_at + timedelta(seconds=seconds):%Y-%m-%d %H:%M} UTC"
+
+    try:
+        logs = internals.shards.pool_for(node).run(expiry)
+    except ServerError as error:
+        logs = f"binary logs {UNTIL_UNKNOWN} ({error})"
+    return {"where": str(node), "what": what, "until": logs}
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
+    """Return a receipt with an Ed25519 signature over its canonical JSON.
+
+    Args:
+        issued: the receipt.
+        key_file: an unencrypted private key in PEM format, as written by ``openssl genpkey -algorithm ed25519``.
+
+    Raises:
+        InvalidInput: the file is not such a key.
+    """
+    try:
+        key = load_pem_private_key(key_file.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInput(f"cannot read the private key {key_file}: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise InvalidInput(f"{key_file} is not an Ed25519 key; 'openssl genpkey -algorithm ed25519' creates one")
+    signature = {
+        "algorithm": _ALGORITHM,
+        "public_key": key.public_key().public_bytes_raw().hex(),
+        "signature": key.sign(_canonical(issued)).hex(),
+    }
+    return {**issued, "signature": signature}
+
+
+def signature_holds(issued: Mapping[str, Any], public_key: str) -> bool:
+    """Return whether the signature of a receipt is valid for a public key, which is given in hexadecimal."""
+    signature = issued.get("signature", {})
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
+        key.verify(bytes.fromhex(signature["signature"]), _canonical(issued))
+    except (InvalidSignature, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _canonical(issued: Mapping[str, Any]) -> bytes:
+    unsigned = {name: value for name, value in issued.items() if name != "signature"}
+    return json.dumps(unsigned, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

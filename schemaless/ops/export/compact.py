@@ -1,0 +1,101 @@
+"""Merges small files of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.errors import LeaseLost
+from schemaless.ops.export.manifest import (
+    DataFile,
+    Definition,
+    ShardEntry,
+    ShardWriter,
+    cells_folder,
+    read_shard,
+    unlisted_files,
+)
+from schemaless.ops.export.parquet import merged, read_table
+from schemaless.ops.export.target import Target
+
+_ATTEMPTS: Final = 3
+"""Maximum number of attempts to compact a shard while an exporter is writing to it."""
+
+
+@dataclass(slots=True)
+class Compacted:
+    """Result of a compaction.
+
+    Attributes:
+        files_before: number of files before it.
+        files_after: number of files after it.
+        busy: shards that were left unchanged, because an exporter kept writing to them.
+    """
+
+    files_before: int = 0
+    files_after: int = 0
+    busy: list[int] = field(default_factory=list)
+
+
+def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
+    """Yield runs of files to merge; the bodies of each run add up to at most ``file_bytes``."""
+    group: list[DataFile] = []
+    for file in entry.files:
+        if group and sum(each.body_bytes for each in group) + file.body_bytes > file_bytes:
+            if len(group) > 1:
+                yield group
+            group = []
+        group.append(file)
+    if len(group) > 1:
+        yield group
+
+
+def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
+    """Merge the small files of a shard, delete files that its manifest does not list, and return its entry.
+
+    Raises:
+        LeaseLost: another process has started writing to the shard.
+        ExportFailed: a file cannot be read or written.
+    """
+    unlisted = unlisted_files(target, shard, lambda: read_shard(target, shard))
+    entry = read_shard(target, shard)
+    if entry.pending is not None or not (unlisted or any(groups(entry, file_bytes))):
+        # A change that is under way is its writer's, or the next exporter's.
+        return entry
+    writer = ShardWriter(target, shard)
+    if writer.entry.pending is not None:
+        raise LeaseLost(f"another process is writing shard {shard} of the export in {target.uri}")
+    folder = cells_folder(shard)
+    for group in list(groups(writer.entry, file_bytes)):
+        with writer.reading():
+            file, content = merged([read_table(target, f"{folder}/{file.name}") for file in group], group)
+        replaced = [each.name for each in group]
+        file = writer.announce(file, replaced)
+        writer.replace(folder, file, content, replaced)
+        writer.complete()
+    writer.sweep()
+    return writer.entry
+
+
+def compact(
+    target: Target, definition: Definition, file_bytes: int, shards: Iterable[int], listener: Listener = ignore_events
+) -> Compacted:
+    """Merge the small files of shards; raises what ``compact_shard`` does, except ``LeaseLost``."""
+    chosen = list(shards)
+    result = Compacted()
+    listener(Total(len(chosen)))
+    for shard in chosen:
+        result.files_before += len(read_shard(target, shard).files)
+        for attempt in range(_ATTEMPTS):
+            try:
+                entry = compact_shard(target, shard, file_bytes)
+                break
+            except LeaseLost:
+                if attempt + 1 == _ATTEMPTS:
+                    entry = read_shard(target, shard)
+                    result.busy.append(shard)
+        result.files_after += len(entry.files)
+        listener(Advanced(1))
+    return result

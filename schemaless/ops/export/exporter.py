@@ -1,0 +1,388 @@
+"""The follower that exports cells: it reads the change feed from the manifest's location and writes one file at a time.
+
+A shard's progress is in the manifest, not in the follower's row, which assigns the shard to a worker and shows the lag.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from schemaless.cell import StoredCell
+from schemaless.codec.exact_text import exact_text
+from schemaless.errors import CorruptBody, ExportFailed, InvalidInput, LocationLost, SchemalessError
+from schemaless.ops.export.latest import latest_file
+from schemaless.ops.export.manifest import (
+    ROOT,
+    DataFile,
+    Definition,
+    Pending,
+    ShardWriter,
+    cells_folder,
+    latest_folder,
+    missing_files,
+    read_definition,
+)
+from schemaless.ops.export.parquet import CellFile, without_documents
+from schemaless.ops.export.target import Target
+from schemaless.store.arrow.batches import Batches
+from schemaless.store.arrow.fields import typed_columns
+from schemaless.store.cells.paging import Row
+from schemaless.store.followers.erasures import ErasureEvent
+from schemaless.store.followers.handler_context import HandlerContext, Interrupted
+from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.states import STOPPED
+from schemaless.store.internals import Internals
+
+_log = logging.getLogger("schemaless")
+
+_PAGE_CELLS: Final = 1_000
+_POLL_S: Final = 5.0
+"""Maximum pause before a shard with too few cells for a file is checked again, in seconds."""
+
+_BODY_BYTES: Final = 500
+"""Assumed size of a body as JSON text until a shard's first file has been written."""
+
+_KIND: Final = "export:"
+
+
+def follower_name(export: str) -> str:
+    """Return the name of an export's follower."""
+    return _KIND + export
+
+
+def export_name(follower: str) -> str:
+    """Return the name of the export that a follower belongs to."""
+    return follower.removeprefix(_KIND)
+
+
+def is_export(follower: str) -> bool:
+    """Return whether a follower belongs to an export."""
+    return follower.startswith(_KIND)
+
+
+def lost_target(uri: str, name: str) -> InvalidInput:
+    """Return the error of an export whose target has no ``manifest.json``."""
+    return InvalidInput(
+        f"{uri} has no {ROOT}, but export {name} writes there; is the folder mounted? If only that file is gone, run "
+        "'schemaless export parquet' with all options of the export. If everything is, run 'schemaless export remove "
+        f"{name} --execute' before, and all cells are exported again"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a file is written, and what happens on errors.
+
+    Attributes:
+        file_bytes: approximate maximum size of the bodies in a file, as JSON text.
+        min_bytes: minimum size of the bodies in a file; a smaller file waits for more cells.
+        max_age_s: age of the first waiting cell at which a smaller file is written anyway, in seconds.
+        once: write the existing cells without waiting for more, and stop a shard at its first error.
+        skip_corrupt: if a body does not decode, export its cell with a null body.
+    """
+
+    file_bytes: int = 256 << 20
+    min_bytes: int = 32 << 20
+    max_age_s: float = 900.0
+    once: bool = False
+    skip_corrupt: bool = False
+
+
+class _End(NamedTuple):
+    """Location at which the cells of a file end, and whether that is the end of the feed."""
+
+    location: int
+    is_end: bool
+
+
+class ShardExport:
+    """The export of one shard, until another writer takes over.
+
+    Args:
+        internals: the open datastore.
+        target: where the export is.
+        definition: what it consists of.
+        pace: when a file is written.
+        shard: the shard.
+
+    Attributes:
+        location: every cell up to this added_id has been exported, or does not belong to the export.
+        writer: writes the shard's part of the manifest.
+
+    Raises:
+        LeaseLost: another writer has started at the same time.
+        ExportFailed: the target cannot be read or written.
+    """
+
+    def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace, shard: int) -> None:
+        self.writer: ShardWriter = ShardWriter(target, shard)
+        self.location: int = self.writer.entry.location
+        self._internals = internals
+        self._target = target
+        self._definition = definition
+        self._pace = pace
+        self._shard = shard
+        self._columns = typed_columns(definition.fields, definition.columns)
+        limits, dictionaries = internals.limits, internals.dictionaries
+        self._batches = Batches(
+            self._columns, lambda body: exact_text(body, limits, dictionaries), keep_corrupt=pace.skip_corrupt
+        )
+
+    @property
+    def mean_bytes(self) -> int:
+        """Mean size of an exported body in the last file."""
+        files = self.writer.entry.files
+        return max(1, files[-1].body_bytes // files[-1].rows) if files and files[-1].rows else _BODY_BYTES
+
+    @property
+    def is_latest_behind(self) -> bool:
+        """Whether the file of the latest versions lacks cells that other files have."""
+        latest = self.writer.entry.latest
+        return self._definition.latest and self.writer.entry.location > (0 if latest is None else latest.up_to)
+
+    def recover(self, check: Callable[[], None]) -> None:
+        """Complete the change that a writer announced before it died, replace missing files, and delete unlisted ones.
+
+        Args:
+            check: called after each page; it raises an error to stop.
+        """
+        pending = self.writer.entry.pending
+        if pending is not None:
+            self._finish(pending, check)
+            self.location = max(self.location, self.writer.entry.location)
+        self._replace_missing(check)
+        self.writer.sweep()
+
+    def write_next(self, check: Callable[[], None]) -> tuple[int, bool]:
+        """Write the next file; return its number of cells, and whether the end of the feed was reached."""
+        built, end = self._build(self.location, None, check)
+        if built.rows:
+            self._publish(built, self.writer.entry.location, end.location)
+        self.location = max(self.location, end.location)
+        return built.rows, end.is_end
+
+    def write_latest(self, *, lost: bool = False) -> None:
+        """Bring the file of the latest versions up to date, or write it again if it is ``lost``."""
+        with self.writer.reading():
+            file, content = latest_file(self._target, self._shard, self.writer.entry, lost=lost)
+        self.writer.write_latest(file, content)
+
+    def erase(self, erased: Mapping[int, int]) -> None:
+        """Rewrite files without the documents of these cells.
+
+        Their rows are kept, so that no older version becomes the latest.
+
+        Args:
+            erased: numbers of the erasures by added_id.
+
+        Raises:
+            ExportFailed: a file cannot be read or written.
+        """
+        ids = sorted(erased)
+        files = self.writer.entry.files
+        for file in [each for each in files if bisect_right(ids, each.after) < bisect_right(ids, each.up_to)]:
+            if (rewritten := self._without(cells_folder(self._shard), file, erased)) is not None:
+                self._write(*rewritten, replaced=[file.name])
+        latest = self.writer.entry.latest
+        if latest is not None and (rewritten := self._without(latest_folder(self._shard), latest, erased)) is not None:
+            self.writer.write_latest(*rewritten)
+
+    def _without(self, folder: str, file: DataFile, erased: Mapping[int, int]) -> tuple[DataFile, Any] | None:
+        with self.writer.reading():
+            return without_documents(self._target, f"{folder}/{file.name}", file, erased)
+
+    def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
+        """Read the cells after a location, up to an added_id or until the file is full."""
+        built = CellFile(self._columns, self._batches)
+        columns, changes = self._definition.columns, self._internals.changes
+        only = columns[0] if columns is not None and len(columns) == 1 else None
+        while built.body_bytes < self._pace.file_bytes or up_to is not None:
+            check()
+            room = max(0, self._pace.file_bytes - built.body_bytes) if up_to is None else self._pace.file_bytes
+            limit = min(_PAGE_CELLS, room // self.mean_bytes + 1)
+            page = changes.page(self._shard, after, limit, only, "primary")
+            rows: Sequence[Row] = page.rows
+            rows = [row for row in rows if columns is None or row[2] in columns]
+            if up_to is not None:
+                rows = [row for row in rows if row[0] <= up_to]
+            built.add(rows, self._shard)
+            if page.next_location == after or (up_to is not None and page.next_location >= up_to):
+                return built, _End(after if up_to is None else up_to, True)
+            after = page.next_location
+        return built, _End(after, False)
+
+    def _replace_missing(self, check: Callable[[], None]) -> None:
+        for name, file in missing_files(self._target, self._shard).items():
+            if name.startswith(latest_folder(self._shard)):
+                self.write_latest(lost=True)
+                continue
+            built, _ = self._build(file.after, file.up_to, check)
+            again, content = built.close(file.after, file.up_to)
+            self._write(replace(again, erased=file.erased), content, replaced=[file.name])
+
+    def _publish(self, built: CellFile, after: int, up_to: int) -> None:
+        self._write(*built.close(after, up_to))
+
+    def _write(self, file: DataFile, content: Any, replaced: Sequence[str] = ()) -> None:
+        file = self.writer.announce(file, replaced)
+        self.writer.put(f"{cells_folder(self._shard)}/{file.name}", content)
+        self.writer.complete()
+
+    def _finish(self, pending: Pending, check: Callable[[], None]) -> None:
+        """Complete an announced change, or withdraw it."""
+        file, replaced = pending
+        folder = cells_folder(self._shard)
+        if self._target.sha256(f"{folder}/{file.name}") == file.sha256:
+            self._target.settle(folder)
+            self.writer.complete()
+        elif replaced:
+            self.writer.abandon()
+        else:
+            built, _ = self._build(file.after, file.up_to, check)
+            self._publish(built, file.after, file.up_to)
+
+
+class Exporter:
+    """Handles cells by exporting them.
+
+    Attributes:
+        name: the follower's name.
+        column: the only exported column; None if several or all are exported.
+        timeout_s: always None; writing a file has no separate timeout.
+
+    Args:
+        internals: the open datastore.
+        target: where the export is.
+        definition: what it consists of.
+        pace: when a file is written.
+    """
+
+    timeout_s = None
+
+    def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace) -> None:
+        self.name: str = follower_name(definition.name)
+        self.column: str | None = definition.columns[0] if definition.columns and len(definition.columns) == 1 else None
+        self._internals = internals
+        self._target = target
+        self._definition = definition
+        self._pace = pace
+        self._open: dict[int, tuple[LeaseState, ShardExport]] = {}
+
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+        """Do nothing: each shard has separate files."""
+        return False
+
+    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+        """Rewrite the files that contain documents of erased cells; return True if they were rewritten."""
+        erased = {event.erased.added_id: event.erased.erasure for event in events}
+        if (error := self._try(context, lease, lambda check: self._export(lease, check).erase(erased))) is not None:
+            lease.retry_erasures(str(error))
+            return False
+        if lease.state != STOPPED:
+            # The message of an earlier attempt is out of date.
+            context.rows.note_attempt(lease.move, 0, None, None)
+            context.recorded(lease)
+        return True
+
+    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+        """Do nothing: cells of an export are never parked."""
+
+    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+        """Write the next file, if there are enough cells; return True only if the page has no cells."""
+        # Exporting cells twice is harmless: no care is needed after the crash of a previous owner.
+        lease.careful = 0
+        if not cells:
+            return True
+        error = self._try(context, lease, lambda check: self._handle(context, lease, cells, check))
+        if error is not None and lease.state != STOPPED:
+            lease.fail(error)
+        return False
+
+    def _try(
+        self, context: HandlerContext, lease: LeaseState, work: Callable[[Callable[[], None]], None]
+    ) -> SchemalessError | None:
+        """Do some work in a shard, or stop the shard or record why it waits; return the error of the latter two.
+
+        Raises:
+            SchemalessError: a server failed, or another process has taken over the shard.
+        """
+
+        def check() -> None:
+            context.check_active(lease)
+
+        check()
+        failure: SchemalessError
+        try:
+            work(check)
+        except Interrupted:
+            raise
+        except SchemalessError as error:
+            self._open.pop(lease.pair[1], None)
+            if not isinstance(error, CorruptBody | ExportFailed | InvalidInput | LocationLost):
+                raise
+            failure = error
+        except Exception as error:  # noqa: BLE001 - it would end this worker, and every worker that takes over the shard
+            self._open.pop(lease.pair[1], None)
+            if not lease.failures:
+                _log.exception("%s: cannot export shard %d", *lease.pair)
+            failure = ExportFailed(f"{type(error).__name__}: {error}")
+        else:
+            return None
+        if self._pace.once:
+            context.rows.stop(lease.move, str(failure))
+            lease.state = STOPPED
+            _log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
+        else:
+            # The caller backs off; this makes the status say why.
+            context.rows.note_attempt(lease.move, lease.attempts, 0.0, str(failure))
+        context.recorded(lease)
+        return failure
+
+    def _handle(
+        self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell], check: Callable[[], None]
+    ) -> None:
+        export = self._export(lease, check)
+        if lease.reached < export.location:
+            # The manifest is ahead of the row, because the last owner was killed between the two.
+            self._advance(context, lease, export.location, 0)
+            return
+        if (wait_s := self._wait_s(export, lease, cells)) > 0:
+            lease.defer(wait_s, "collecting cells for a file")
+            return
+        rows, is_end = export.write_next(check)
+        if is_end and export.is_latest_behind:
+            export.write_latest()
+        self._advance(context, lease, export.location, rows)
+
+    def _advance(self, context: HandlerContext, lease: LeaseState, location: int, rows: int) -> None:
+        if location > lease.reached:
+            context.advance(lease, location, cells=rows)
+
+    def _export(self, lease: LeaseState, check: Callable[[], None]) -> ShardExport:
+        shard = lease.pair[1]
+        held, export = self._open.get(shard, (None, None))
+        if held is not lease or export is None:
+            if read_definition(self._target) is None:
+                # Writing would create an export without the files so far.
+                raise lost_target(self._target.uri, self._definition.name)
+            export = ShardExport(self._internals, self._target, self._definition, self._pace, shard)
+            export.recover(check)
+            if export.is_latest_behind:
+                export.write_latest()
+            self._open[shard] = lease, export
+        return export
+
+    def _wait_s(self, export: ShardExport, lease: LeaseState, cells: Sequence[StoredCell]) -> float:
+        """Return how long to wait for more cells, in seconds; 0 to write a file now."""
+        if self._pace.once or (lease.top - export.location) * export.mean_bytes >= self._pace.min_bytes:
+            return 0.0
+        first = next((cell for cell in cells if cell.added_id > export.location), None)
+        if first is None:
+            return 0.0
+        age_s = (datetime.now(UTC) - first.created_at).total_seconds()
+        return max(0.0, min(_POLL_S, self._pace.max_age_s - age_s))

@@ -1,0 +1,244 @@
+"""``Change``: topology, connection pools and checks shared by all changes to a datastore's servers.
+
+The catalog itself is on one of the clusters, so it moves with the primary of that cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from schemaless.base.keys import shard_database
+from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
+from schemaless.ops.failover.group_replication import group_view, has_replaced
+from schemaless.ops.failover.promotion import errant
+from schemaless.ops.failover.semi_sync import require_commits
+from schemaless.schema.databases import Identity, verify_identity
+from schemaless.schema.engines import check_server
+from schemaless.topology.catalog import (
+    CatalogEntry,
+    find_catalog,
+    identified,
+    read_catalog,
+    read_ready,
+    write_cluster,
+)
+from schemaless.topology.configuration import datastore_url
+from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.replication import follows, has_caught_up_with, is_read_only, is_same_server
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import AT_ONCE, on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.secret import Secret
+from schemaless.wire.urls import Credentials, ServerURL, parse_url
+
+_OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
+
+
+class Change:
+    """A change to a datastore's servers, with its topology and connection pools."""
+
+    def __init__(self, url: ServerURL, name: str, *, copied: bool = False) -> None:
+        self._pools = Pools(url.credentials, _OPTIONS)
+        self.url: ServerURL = find_catalog(url, name, self.pool)
+        self._verified: set[tuple[str, Node]] = set()
+        self.entry: CatalogEntry = read_ready(self.pool(self.url.node), name, copied=copied)
+        self.topology: Topology = self.entry.topology
+
+    def pool(self, node: Node) -> NodePool:
+        """Return the pool for a server; all roles of an address share one."""
+        return self._pools.pool_for(node)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pools.close()
+
+    def node_of(self, text: str) -> Node:
+        """Parse a server's URL; an account in it must be the datastore's."""
+        return server_of(self.url, text)
+
+    def require_new(self, node: Node) -> None:
+        """Raise if a cluster already has a server with this address."""
+        for cluster in self.topology.clusters:
+            for other in cluster.nodes:
+                if other.having("primary") == node.having("primary"):
+                    raise InvalidInput(
+                        f"{node} is already in {cluster.name}, with the role {other.role}; nothing was written"
+                    )
+
+    def verify(self, cluster: Cluster, node: Node) -> None:
+        """Check the identity of all of a cluster's shards on one server, and its settings for the storage engine.
+
+        Raises:
+            ShardIdentityMismatch: a shard is missing, or another shard has its database.
+            TopologyError: the server does not have the cluster's storage engine, or has unsafe settings for it.
+        """
+        if (cluster.name, node.having("primary")) in self._verified:
+            return
+        pool, topology = self.pool(node), self.topology
+        check_server(pool, cluster.engine)
+
+        def check(shard: int) -> None:
+            identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+            verify_identity(pool, shard_database(topology.name, shard), identity)
+
+        for _ in on_servers([(node, shard) for shard in topology.shards_of(cluster.name)], check):
+            pass
+        self._verified.add((cluster.name, node.having("primary")))
+
+    def prove_replica(self, cluster: Cluster, primary: Node, replica: Node, timeout_s: float) -> float:
+        """Check that a server replicates from a primary; return the delay of a transaction, in seconds."""
+        source, target = self.pool(primary), self.pool(replica)
+        if is_same_server(source, target):
+            raise TopologyError(
+                f"{replica} is the primary {primary} itself, under another address; nothing was written"
+            )
+        if is_read_only(source):
+            raise TopologyError(
+                f"the primary {primary} of {cluster.name} is read-only, so no transaction can be committed there to "
+                "check a replica; if another server has taken its place, name it with 'schemaless topology set-primary'"
+            )
+        # The check below writes to the primary.
+        require_commits(source, cluster.name, timeout_s)
+        self.verify(cluster, primary)
+        arrived_s = follows(target, source, self.topology.name, cluster.name, timeout_s)
+        if arrived_s is None:
+            raise TopologyError(
+                f"a transaction that was committed on {primary} did not arrive on {replica} within {timeout_s:g} s: "
+                "either it is not a replica of that server, or its replication has stopped or lags; see SHOW REPLICA "
+                "STATUS there (MariaDB: SHOW SLAVE STATUS). Nothing was written to the catalog"
+            )
+        self.verify(cluster, replica)
+        return arrived_s
+
+    def old_primary(self, cluster: Cluster, new: Node, timeout_s: float, *, accept_loss: bool = False) -> str:
+        """Check that no transaction of a cluster's old primary is lost, and return that server's state.
+
+        Returns:
+            "the same server", "unreachable", "read-only", or, with ``accept_loss``, "ahead".
+        """
+        old = cluster.primary
+        try:
+            if is_same_server(self.pool(old), self.pool(new)):
+                return "the same server"
+        except (ServerUnavailable, ServerTimeout) as problem:
+            if problem.node == str(new):
+                raise
+            return "unreachable"
+        # A primary that lost its group's majority accepts no writes either: they block, and it does not get read-only.
+        if not is_read_only(self.pool(old)) and not has_replaced(self.pool(new), self.pool(old)):
+            raise TopologyError(
+                f"the old primary {old} still accepts writes, which {new} would not receive; make it read-only first "
+                "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"
+            )
+        if has_caught_up_with(self.pool(new), self.pool(old), timeout_s):
+            return "read-only"
+        if accept_loss:
+            return "ahead"
+        raise TopologyError(
+            f"{new} lacks transactions that were committed on the old primary {old}, which still answers; let {new} "
+            "catch up first. Nothing was written"
+        )
+
+    def errant(self, cluster: Cluster, new: Node, old: str) -> str:
+        """Return the transactions of a new primary that its cluster's other servers lack; see ``promotion.errant``.
+
+        Not for MariaDB, and not for members of a group, which do not accept such transactions.
+
+        Args:
+            cluster: the cluster with its old primary.
+            new: its new primary, before anything is written there.
+            old: state of its old primary, as returned by ``old_primary``.
+        """
+        pool = self.pool(new)
+        if old == "the same server" or pool.run(lambda connection: connection.is_mariadb) or group_view(pool):
+            return ""
+        if old != "unreachable":
+            return errant(pool, [self.pool(cluster.primary)], self.pool(cluster.primary))
+        return errant(pool, [self.pool(node) for node in cluster.replicas if node != new.having("replica")], None)
+
+    def home(self, *, moves: Cluster | None = None, to: Node | None = None, old: str | None = None) -> NodePool:
+        """Return the server on which to write the catalog: the primary of the cluster that has it.
+
+        Args:
+            moves: the cluster whose primary is being changed, if any.
+            to: its new primary.
+            old: state of its old primary, as returned by ``old_primary``.
+
+        Raises:
+            TopologyError: the server of the datastore's URL is not a primary that accepts writes.
+        """
+        here = self.pool(self.url.node)
+        if to is not None and self._is_server(here, to):
+            return here
+        others = [cluster.primary for cluster in self.topology.clusters if cluster != moves]
+        # The same address first: comparing with the others may wait for a server that is down.
+        others.sort(key=lambda primary: primary != here.node)
+        if any(self._is_server(here, primary) for primary in others):
+            if not is_read_only(here):
+                return here
+        elif moves is not None and to is not None and old is not None and old != "unreachable":
+            new = self.pool(to)
+            if (
+                self._is_server(here, moves.primary)
+                and read_catalog(new, self.topology.name, copied=True).topology == self.topology
+            ):
+                return new
+        raise TopologyError(
+            f"{here.node} is not a primary that accepts writes, so the catalog cannot be changed there; use a URL "
+            "(--url) that names the primary of the cluster with the catalog"
+            + (f", which may be {to} now" if to is not None else "")
+            + ". Nothing was written"
+        )
+
+    def _is_server(self, here: NodePool, node: Node) -> bool:
+        if here.node == node.having("primary"):
+            return True
+        try:
+            return is_same_server(here, self.pool(node))
+        except (ServerUnavailable, ServerTimeout):
+            return False
+
+    def identified(self, cluster: Cluster) -> Cluster:
+        """Return a cluster with the identities of the servers for which none is known."""
+        return replace(
+            cluster,
+            nodes=tuple(node if node.server else identified(self.pool(node), node) for node in cluster.nodes),
+        )
+
+    def write(self, home: NodePool, cluster: Cluster) -> Cluster:
+        """Write a cluster's nodes and epoch to the catalog, and return the cluster."""
+        cluster = self.identified(cluster)
+        write_cluster(home, self.topology, cluster)
+        self.topology = self.topology.with_cluster(cluster)
+        return cluster
+
+
+@contextmanager
+def opened(url: Secret) -> Iterator[Change]:
+    """Open a ``Change`` of a datastore, and close it after the ``with`` block."""
+    change = Change(*datastore_url(url))
+    try:
+        yield change
+    finally:
+        change.close()
+
+
+def server_of(url: ServerURL, text: str) -> Node:
+    """Parse a server's URL; an account in it must be that of ``url``."""
+    parsed = parse_url(text)
+    if parsed.database is not None:
+        raise InvalidInput(f"expected the URL of a server, not of a database: {parsed}; omit the database name")
+    own, given = url.credentials, parsed.credentials
+    if given.username is not None and not _same_account(own, given):
+        raise InvalidInput(
+            f"all servers of a datastore share one account, but {parsed} names another one; omit the account"
+        )
+    return parsed.node
+
+
+def _same_account(own: Credentials, given: Credentials) -> bool:
+    return own.username == given.username and given.password in (None, own.password)

@@ -1,0 +1,186 @@
+"""Adds an empty cluster to an existing datastore, so that shards can be moved there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from schemaless.base.keys import heartbeat_database
+from schemaless.errors import AccessDenied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
+from schemaless.ops.failover.change import Change, opened
+from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S, NodeChange
+from schemaless.ops.failover.promotion import last_claim
+from schemaless.schema.databases import databases_like
+from schemaless.schema.engines import check_server, engine_named
+from schemaless.store.cells.dictionary_replicas import DictionaryReplica, copy_dictionaries, dictionary_replicas_of
+from schemaless.topology.catalog import write_new_cluster
+from schemaless.topology.heartbeat import make_tables
+from schemaless.topology.model import Cluster
+from schemaless.topology.replication import is_read_only, is_same_server
+from schemaless.wire.accounts import own_grant
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool
+from schemaless.wire.secret import Secret
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NUMBERED: Final = re.compile(r"cluster-(\d{1,9})")
+_NEEDED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
+
+
+def add_cluster(
+    url: str,
+    primary: str,
+    *,
+    name: str | None = None,
+    engine: str = "innodb",
+    replicas: Sequence[str] = (),
+    timeout_s: float = ARRIVAL_TIMEOUT_S,
+) -> NodeChange:
+    """Add a cluster without shards to the catalog, after checking that its servers can hold shards.
+
+    The primary must accept writes, run the same database system (MySQL or MariaDB) as the other clusters, not be one of
+    the datastore's servers already, and have no databases that the datastore would use. The call creates the cluster's
+    heartbeat database there, with a copy of every dictionary. After an interruption, repeat the call to continue. A
+    cluster that already exists is checked again, and the catalog is left unchanged.
+
+    Args:
+        url: the datastore's URL.
+        primary: URL of the cluster's primary, such as ``mysql://db-3:3306/``. The datastore's account is used.
+        name: name of the cluster; by default the next ``cluster-N``.
+        engine: storage engine of the cells, "innodb", or "rocksdb" for MyRocks on MariaDB.
+        replicas: URLs of its replicas, which must already replicate from it.
+        timeout_s: timeout for a transaction to reach a replica, in seconds.
+
+    Raises:
+        InvalidInput: an argument cannot be used.
+        TopologyError: a requirement is not met; the catalog was not changed.
+        ServerError: a server cannot be reached, or rejects a statement.
+    """
+    address = Secret(url)
+    del url
+    with opened(address) as change:
+        node = change.node_of(primary)
+        known = next((cluster for cluster in change.topology.clusters if cluster.primary == node), None)
+        if known is not None and name in (None, known.name):
+            check_server(change.pool(known.primary), known.engine)
+            return _check_existing(change, known, replicas, timeout_s)
+        name = _name_for(change, name)
+        nodes = [node, *(change.node_of(replica).having("replica") for replica in replicas)]
+        for new_node in nodes:
+            change.require_new(new_node)
+        cluster = Cluster(name, tuple(nodes), engine=engine_named(engine).name)
+        home, pool = change.home(), change.pool(node)
+        _check_primary(change, home, pool, name)
+        for new_node in nodes:
+            check_server(change.pool(new_node), engine)
+        _create_database(pool, change.topology.name)
+        # Before the catalog names the cluster; a move copies dictionaries that are created after this.
+        dictionary_replicas = dictionary_replicas_of(change.topology, home, change.pool)
+        copy_dictionaries(dictionary_replicas, DictionaryReplica(pool, change.topology.name, name))
+        arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
+        write_new_cluster(home, change.topology, change.identified(cluster))
+        return NodeChange(cluster, True, arrived_s)
+
+
+def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], timeout_s: float) -> NodeChange:
+    """Check a cluster that is already in the catalog."""
+    requested = {change.node_of(replica).having("replica") for replica in replicas}
+    if new := requested - {*known.replicas}:
+        raise InvalidInput(
+            f"{known.primary} is already the primary of {known.name}, whose replicas do not include "
+            f"{', '.join(map(str, new))}; to add a replica, run 'schemaless topology add-replica --cluster "
+            f"{known.name}'. Nothing was written"
+        )
+    _create_database(change.pool(known.primary), change.topology.name)
+    arrived_s = {replica: change.prove_replica(known, known.primary, replica, timeout_s) for replica in known.replicas}
+    return NodeChange(known, False, arrived_s)
+
+
+def _name_for(change: Change, name: str | None) -> str:
+    """Check the given name of a new cluster, or choose the next ``cluster-N``."""
+    taken = [cluster.name for cluster in change.topology.clusters]
+    if name is None:
+        numbers = [int(match[1]) for taken_name in taken if (match := _NUMBERED.fullmatch(taken_name)) is not None]
+        return f"cluster-{max(numbers, default=0) + 1}"
+    if _NAME.fullmatch(name) is None:
+        raise InvalidInput(
+            f"a cluster's name must be 1 to 64 characters of [A-Za-z0-9_.-], got {name!r}; nothing was written"
+        )
+    if name in taken:
+        primary = change.topology.cluster(name).primary
+        raise InvalidInput(f"{name} already exists, with the primary {primary}; choose another name")
+    return name
+
+
+def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str) -> None:
+    """Check that a server can be the primary of a new cluster.
+
+    Raises:
+        TopologyError: it cannot; nothing was written.
+    """
+    node = pool.node
+    if is_read_only(pool):
+        raise TopologyError(
+            f"{node} is read-only, so it cannot be a primary. If it is a replica, name its primary instead; otherwise "
+            "make it writable (SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
+        )
+    if pool.run(lambda connection: connection.is_mariadb) != home.run(lambda connection: connection.is_mariadb):
+        raise TopologyError(
+            f"one of {node} and {home.node} is MySQL and the other is MariaDB, and shards cannot be moved between the "
+            "two; nothing was written"
+        )
+    for known in change.topology.clusters:
+        for other in known.nodes:
+            if _is_same(change, pool, other):
+                raise TopologyError(
+                    f"{node} is already in {known.name} under another address, with the role {other.role}; "
+                    f"nothing was written"
+                )
+    name = change.topology.name
+    # The heartbeat database may come from an interrupted call.
+    if existing := [database for database in databases_like(pool, name) if database != heartbeat_database(name)]:
+        raise TopologyError(
+            f"{node} already has databases that the datastore {name!r} would use ({', '.join(existing[:3])}"
+            f"{', ...' if len(existing) > 3 else ''}); drop them if they are not needed. Nothing was written"
+        )
+    if heartbeat_database(name) in databases_like(pool, name) and (content := _foreign(home, pool, name, cluster)):
+        raise TopologyError(
+            f"{node} has a database {heartbeat_database(name)} of another datastore, with {content}; drop the database "
+            "if it is not needed. Nothing was written"
+        )
+
+
+def _foreign(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | None:
+    """Describe contents of a heartbeat database that an interrupted ``add_cluster`` cannot have left, if any."""
+    known = DictionaryReplica(home, name).rows()
+    for number, row in DictionaryReplica(pool, name, cluster).rows().items():
+        if number not in known or known[number].digest != row.digest:
+            return f"dictionary {number}, which is not in the catalog"
+    return f"a claim on {cluster}" if last_claim(pool, name, cluster) else None
+
+
+def _is_same(change: Change, pool: NodePool, other: Node) -> bool:
+    """Whether two addresses belong to the same server; False if the other one does not answer."""
+    try:
+        return is_same_server(pool, change.pool(other.having("primary")))
+    except (ServerUnavailable, ServerTimeout):
+        return False
+
+
+def _create_database(pool: NodePool, datastore: str) -> None:
+    """Create a cluster's heartbeat database.
+
+    Raises:
+        AccessDenied: the account lacks privileges; the message has the GRANT statement.
+    """
+    try:
+        make_tables(pool, datastore)
+    except AccessDenied as denied:
+        granted = pool.run(lambda connection: own_grant(connection, _NEEDED, f"`{heartbeat_database(datastore)}`.*"))
+        raise AccessDenied(
+            f"the account cannot create the cluster's database {heartbeat_database(datastore)}; "
+            f"run on that server: {granted}",
+            node=denied.node,
+            code=denied.code,
+        ) from denied

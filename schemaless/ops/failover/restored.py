@@ -1,0 +1,183 @@
+"""Gives a restored datastore its own servers.
+
+A catalog that was restored on another server still names the servers of the original, so opening it is refused
+(``CatalogEntry.require_home``). The steps here are: checks, which read the new servers only; erasures, repeated while
+nobody else can open the datastore; claims on the new servers; the new servers in the catalog, in one transaction. If a
+call is interrupted before that transaction, the catalog is still refused, and the call can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from schemaless.base.keys import heartbeat_database
+from schemaless.codec.envelope import DEFAULT_LIMITS
+from schemaless.errors import InvalidInput, TopologyError
+from schemaless.ops.failover.adopt import begin_blocks, next_block
+from schemaless.ops.failover.change import Change, server_of
+from schemaless.ops.failover.promotion import last_claim, make_claim
+from schemaless.schema.databases import databases_like
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import Internals
+from schemaless.topology.catalog import server_identity, write_restored
+from schemaless.topology.configuration import datastore_url
+from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.replication import is_read_only
+from schemaless.topology.shards import Shards
+from schemaless.wire.node import Node
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.secret import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Result of ``restored``.
+
+    Attributes:
+        topology: the topology afterwards.
+        changed: False if an earlier call had given the datastore these servers; erasures were repeated nevertheless.
+    """
+
+    topology: Topology
+    changed: bool
+
+
+def restored(
+    url: str, servers: Mapping[str, str], erase: Callable[[Datastore], None], *, replaces_original: bool = False
+) -> Restored:
+    """Give a datastore whose catalog was copied, for instance restored from a backup, its own servers.
+
+    The new servers must accept writes and have every shard. No server of the original is contacted, unless
+    ``replaces_original`` allows it. If a call is interrupted, repeat it.
+
+    Args:
+        url: the datastore's URL, with the server that the catalog was copied to.
+        servers: URL of each cluster's new primary, by the cluster's name or by its old primary's address.
+        erase: called with the datastore before anyone else can open it; repeats its erasures.
+        replaces_original: the original is no longer in use, so the new servers may be servers of the original, and
+            clusters that ``servers`` lacks keep theirs.
+
+    Raises:
+        InvalidInput: an argument cannot be used, or a cluster has no new server.
+        TopologyError: the catalog is not a copy, or a server does not have what it should; the catalog was not changed.
+        ServerError: a server cannot be reached, or rejects a statement.
+    """
+    address = Secret(url)
+    del url
+    at, name = datastore_url(address)
+    with closing(Change(at, name, copied=True)) as change:
+        before = change.topology
+        old = {node.having("primary"): node.server for cluster in before.clusters for node in cluster.nodes}
+        is_home = change.entry.server in old.values()
+        after = _with_servers(change, servers, is_home=is_home, keep=replaces_original)
+        changed = not is_home or replaces_original
+        if is_home and not replaces_original and _primaries(after) != _primaries(before):
+            raise TopologyError(
+                f"the catalog of {name!r} on {change.url.node} is not a copy: it names this server. 'schemaless "
+                "topology set-primary' changes one server; add --replaces-original if the original is no longer in use"
+            )
+        for cluster in after.clusters:
+            pool = change.pool(cluster.primary)
+            belongs = cluster.primary in old or server_identity(pool) in old.values()
+            if changed and belongs and not replaces_original:
+                raise TopologyError(
+                    f"{cluster.primary}, given for {cluster.name}, is a server of the original datastore; give the "
+                    "server on which the backup was restored, or add --replaces-original if the original is no longer "
+                    "in use. Nothing was written"
+                )
+            _check(change, cluster)
+        after = replace(after, clusters=tuple(change.identified(cluster) for cluster in after.clusters))
+        if change.entry.server not in [cluster.primary.server for cluster in after.clusters]:
+            raise TopologyError(
+                f"the catalog is on {change.url.node}, which is none of the servers given; restore it on the primary "
+                "of one of the clusters. Nothing was written"
+            )
+        _erase(change, after, erase)
+        if changed:
+            clusters = [_claimed(change, cluster) if cluster.epoch else cluster for cluster in after.clusters]
+            write_restored(change.pool(change.url.node), before, clusters)
+            after = replace(after, clusters=tuple(clusters))
+        return Restored(after, changed)
+
+
+def _primaries(topology: Topology) -> list[Node]:
+    return [cluster.primary for cluster in topology.clusters]
+
+
+def _with_servers(change: Change, servers: Mapping[str, str], *, is_home: bool, keep: bool) -> Topology:
+    """Return the topology with the given servers as the only ones of their clusters."""
+    topology, given = change.topology, dict[str, Node]()
+    for old, new in servers.items():
+        node = server_of(change.url, new)
+        named = [cluster.name for cluster in topology.clusters if old in (cluster.name, str(cluster.primary))]
+        # An earlier call may have replaced the address.
+        named += [cluster.name for cluster in topology.clusters if is_home and cluster.primary == node]
+        if not named:
+            raise InvalidInput(f"{topology.name!r} has no cluster {old!r}; its clusters are {_listed(topology)}")
+        if named[0] in given:
+            raise InvalidInput(f"two servers are given for {named[0]}: {given[named[0]]} and {node}")
+        given[named[0]] = node
+    missing = [cluster.name for cluster in topology.clusters if cluster.name not in given]
+    if missing and not keep:
+        raise InvalidInput(
+            f"no server is given for {', '.join(missing)}; the clusters of {topology.name!r} are {_listed(topology)}. "
+            "Add --map for each. Nothing was written"
+        )
+    # Without identities, because other servers may have the old addresses now.
+    clusters = tuple(
+        replace(
+            cluster,
+            nodes=(given[cluster.name],)
+            if cluster.name in given
+            else tuple(replace(node, server=None) for node in cluster.nodes),
+        )
+        for cluster in topology.clusters
+    )
+    after = replace(topology, clusters=clusters)
+    if len(set(_primaries(after))) != len(clusters):
+        raise InvalidInput("the same server is given for two clusters; each needs its own. Nothing was written")
+    return after
+
+
+def _listed(topology: Topology) -> str:
+    return ", ".join(f"{cluster.name} ({cluster.primary})" for cluster in topology.clusters)
+
+
+def _check(change: Change, cluster: Cluster) -> None:
+    """Check that a server can be a cluster's primary, and has its databases."""
+    pool, home = change.pool(cluster.primary), change.pool(change.url.node)
+    if pool.run(lambda connection: connection.is_mariadb) != home.run(lambda connection: connection.is_mariadb):
+        raise TopologyError(
+            f"one of {pool.node} and {home.node} is MySQL and the other is MariaDB; nothing was written"
+        )
+    if is_read_only(pool):
+        raise TopologyError(
+            f"{pool.node} is read-only, so it cannot be the primary of {cluster.name}; make it writable first "
+            "(SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
+        )
+    change.verify(cluster, cluster.primary)
+    own = heartbeat_database(change.topology.name)
+    if own not in databases_like(pool, change.topology.name):
+        raise TopologyError(f"{pool.node} has no database {own}; restore that of {cluster.name}. Nothing was written")
+
+
+def _erase(change: Change, topology: Topology, erase: Callable[[Datastore], None]) -> None:
+    """Open the datastore with its new servers, which the catalog does not name yet, and repeat its erasures."""
+    # The claims of the original are not valid on these servers.
+    unclaimed = replace(topology, clusters=tuple(replace(cluster, epoch=0) for cluster in topology.clusters))
+    shards = Shards(unclaimed, Pools(change.url.credentials, PoolOptions()))
+    with Datastore(Internals(shards, change.url, DEFAULT_LIMITS)) as store:
+        erase(store)
+
+
+def _claimed(change: Change, cluster: Cluster) -> Cluster:
+    """Give a cluster's new primary the next claim, and return the cluster with it."""
+    pool, name = change.pool(cluster.primary), change.topology.name
+    epoch = 1 + max(cluster.epoch, last_claim(pool, name, cluster.name))
+    claimed = replace(cluster, epoch=epoch, id_block=next_block(change, cluster, cluster.primary))
+    begin_blocks(change, claimed)
+    make_claim(pool, name, cluster.name, epoch)
+    return claimed

@@ -1,0 +1,238 @@
+"""The driver of a job, which dispatches shards to workers until none is left.
+
+The work on each shard is one call. The runner that executes the call begins by claiming the shard, so any number of
+drivers on any machines can share a job. A runner that dies loses only the work since its last checkpoint, about one
+second's worth.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from typing import Final
+
+from schemaless.base.events import Listener, ignore_events
+from schemaless.base.runner_names import is_dead_here, runner_name
+from schemaless.errors import SchemalessError, ServerError
+from schemaless.ops.jobs.job import Job, RunProgress
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.worker import MakeWatch, Outcome, Work, work_on
+from schemaless.ops.jobs.workers import MOST_DEATHS, Workers, is_death, replace_dead
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import opening_of
+
+_log = logging.getLogger("schemaless")
+
+_POLL_S: Final = 0.5
+_STOP_TIMEOUT_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 30.0
+
+GIVE_UP_S: Final = 600.0
+"""Time after which a run ends if a server stays unreachable, in seconds."""
+
+
+class Driver:
+    """Dispatches the shards of a job to workers until none is left.
+
+    Args:
+        store: the datastore.
+        job: the job.
+        work: does the work on a shard.
+        make_watch: creates the watch over a cluster's servers; None to run without throttling.
+        give_up_s: time after which the run ends if a server stays unreachable, in seconds.
+        listener: receives ``RunProgress`` at each poll of the job.
+        poll_s: interval between polls of the job, in seconds.
+        most_deaths: maximum number of workers that may die without a shard being completed in between.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        job: Job,
+        work: Work,
+        make_watch: MakeWatch | None = None,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        listener: Listener = ignore_events,
+        poll_s: float = _POLL_S,
+        most_deaths: int = MOST_DEATHS,
+    ) -> None:
+        self._store = store
+        self._internals = internals_of(store)
+        self._opening = opening_of(store)
+        self._job = job
+        self._work = work
+        self._make_watch = make_watch
+        self._give_up_s = give_up_s
+        self._listener = listener
+        self._poll_s = poll_s
+        self._most_deaths = most_deaths
+        self._name = runner_name()
+        self._job_store = JobStore(store)
+        self._calls: dict[Future[Outcome], int] = {}
+        # As of the last poll, by cluster: shards to dispatch (the next one last), and shards of other drivers' runners.
+        self._free: dict[str, list[int]] = {}
+        self._held: Counter[str] = Counter()
+        self._polled_s = -math.inf
+        self._deaths = 0
+        # Keyed by cluster name; "" is the catalog.
+        self._failing_since_s: dict[str, float] = {}
+        self._not_before_s: dict[str, float] = {}
+
+    def run(self, workers: Workers) -> Job:
+        """Work until the job has ended.
+
+        Returns:
+            The job in its final state.
+
+        Raises:
+            SchemalessError: an error that a retry cannot fix, or that persisted for too long; the job can be continued.
+        """
+        job_id = self._job.job_id
+        try:
+            while True:
+                try:
+                    polls = not self._calls or time.monotonic() - self._polled_s >= self._poll_s
+                    if polls:
+                        self._poll()
+                    if self._job.unfinished:
+                        self._dispatch(workers)
+                    ended = not self._calls and (not self._job.unfinished or self._job_store.complete(job_id))
+                    if polls:
+                        self._listener(RunProgress(self._job))
+                        self._recovered("")
+                except ServerError as error:
+                    self._back_off("", error)
+                    ended = False
+                if ended:
+                    return self._job_store.job(job_id)
+                self._collect(workers)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _poll(self) -> None:
+        """Read the job's state, and release the shards of dead runners. A claim detects later changes by others."""
+        job_id = self._job.job_id
+        self._job = self._job_store.job(job_id)
+        waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]
+        calls = set(self._calls.values())
+        for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
+            if not runner.startswith(self._name) and is_dead_here(runner):
+                self._job_store.leases.release_dead(job_id, runner)
+        self._free = {}
+        self._held = Counter()
+        for state in reversed(waiting):
+            cluster = self._internals.topology.cluster_of(state.shard).name
+            if state.held and state.shard not in calls:
+                self._held[cluster] += 1
+            elif state.shard not in calls:
+                self._free.setdefault(cluster, []).append(state.shard)
+        self._polled_s = time.monotonic()
+
+    def _dispatch(self, workers: Workers) -> None:
+        # Queue one more shard per worker, so that a worker never waits for the next one.
+        most = 2 * workers.size
+        if len(self._calls) > workers.size:
+            return
+        topology = self._internals.topology
+        load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
+        now_s = time.monotonic()
+        while len(self._calls) < most:
+            ready = [name for name, shards in self._free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
+            if not ready:
+                return
+            cluster = min(ready, key=lambda name: (load[name], name))
+            shard = self._free[cluster].pop()
+            load[cluster] += 1
+            call = workers.submit(
+                work_on, self._opening, self._job.job_id, shard, self._name, self._work, self._make_watch
+            )
+            self._calls[call] = shard
+
+    def _collect(self, workers: Workers) -> None:
+        """Wait for a call to finish, up to the poll interval, and process the results."""
+        if not self._calls:
+            time.sleep(self._poll_s)
+            return
+        done, _ = wait(self._calls, timeout=self._poll_s, return_when=FIRST_COMPLETED)
+        for call in done:
+            shard = self._calls.pop(call)
+            cluster = self._internals.topology.cluster_of(shard).name
+            try:
+                outcome = call.result()
+            except Exception as error:
+                if not is_death(error):
+                    raise
+                self._replace_workers(workers, error)
+                return
+            if outcome.error is None:
+                if outcome.kind == "through":
+                    self._deaths = 0
+                    self._recovered(cluster)
+                elif outcome.kind == "busy":
+                    self._not_before_s[cluster] = time.monotonic() + self._poll_s
+            elif outcome.error.retryable:
+                self._back_off(cluster, outcome.error)
+            else:
+                raise outcome.error
+
+    def _replace_workers(self, workers: Workers, error: Exception) -> None:
+        self._deaths += 1
+        # When one process of a pool dies, the pool terminates the others.
+        self._job_store.leases.release_dead(self._job.job_id, self._name)
+        replace_dead(workers, self._deaths, self._most_deaths, self._calls.values(), error)
+        self._calls.clear()
+
+    def _recovered(self, cluster: str) -> None:
+        self._failing_since_s.pop(cluster, None)
+        self._not_before_s.pop(cluster, None)
+
+    def _back_off(self, cluster: str, error: SchemalessError) -> None:
+        """Pause work on a failing cluster.
+
+        Raises:
+            SchemalessError: the error is not retryable, or the cluster has failed for too long.
+        """
+        now_s = time.monotonic()
+        since_s = self._failing_since_s.setdefault(cluster, now_s)
+        if not error.retryable or now_s - since_s > self._give_up_s:
+            raise error
+        pause_s = min(_LONGEST_PAUSE_S, max(self._poll_s, (now_s - since_s) / 2))
+        self._not_before_s[cluster] = now_s + pause_s
+        _log.warning("%s; trying again in %.0f s", error, pause_s)
+        if not cluster:
+            time.sleep(pause_s)
+
+    def _stop(self) -> None:
+        """Ask this driver's runners to stop, and wait for them."""
+        for call in self._calls:
+            call.cancel()
+        running = {call for call in self._calls if not call.cancelled()}
+        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        logged = False
+        while time.monotonic() < deadline_s:
+            # The leases count, too: an interrupt between submitting a call and recording it leaves an unknown runner.
+            held = False
+            with suppress(SchemalessError):
+                # Repeated, since a runner that is about to claim its shard has missed earlier requests.
+                self._job_store.leases.ask_to_stop(self._job.job_id, self._name)
+                states = self._job_store.shards(self._job.job_id, counters=False)
+                held = any(state.held and (state.runner or "").startswith(self._name) for state in states)
+            if not running and not held:
+                return
+            if not logged:
+                logged = True
+                _log.warning(
+                    "stopping: waiting for runners to finish their step and save a checkpoint; press Ctrl-C again to "
+                    "kill them at once"
+                )
+            if running:
+                running = wait(running, timeout=self._poll_s).not_done
+            else:
+                time.sleep(self._poll_s)

@@ -1,0 +1,170 @@
+"""Leases on the shards of jobs, and the checkpoints and polls of the runners that hold them.
+
+A shard belongs to one runner at a time, which holds a lease timed by the catalog server's clock. Every update of a
+shard's state is guarded by the runner and the epoch of its lease, so a runner presumed dead cannot overwrite its
+successor's state. The safety of bodies does not depend on leases: each replacement is guarded by a digest of the body
+that was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from schemaless.errors import LeaseLost
+from schemaless.ops.jobs import sql
+from schemaless.ops.jobs.catalog import JobCatalog, from_json, parse_time
+from schemaless.ops.jobs.job import ShardState, Signal
+from schemaless.wire.sql.parts import Value
+
+LEASE_S: Final = 30
+"""Duration of a lease on a shard, in seconds."""
+
+RENEWED_WITHIN_S: Final = 5
+"""Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this is left while the catalog answers."""
+
+INTERRUPTED: Final = "interrupted"
+"""Message of a shard whose last runner died without releasing it."""
+
+_PROGRESS: Final = (
+    *("pass_number", "first_id", "top_id", "checkpoint", "cells", "bytes_before", "bytes_after", "left_cells"),
+)
+_WATCH_LEASE_S: Final = 5
+"""Duration of a lease on a watch, in seconds. Polls renew it; if they stop, another runner soon takes over."""
+
+
+class Leases:
+    """Leases of a datastore's jobs: on shards, and on the watch of each cluster."""
+
+    def __init__(self, catalog: JobCatalog, name: str) -> None:
+        self._catalog = catalog
+        self._name = name
+
+    def claim(self, job_id: int, shard: int, runner: str) -> ShardState | None:
+        """Claim a shard for a runner.
+
+        Returns:
+            State of the shard, with ``INTERRUPTED`` as its message if the previous runner died without releasing it;
+            None if the shard is done or held by another runner, or the job has ended.
+        """
+        interrupted = self._catalog.rows(sql.select_interrupted(self._name, job_id, shard, runner, INTERRUPTED))
+        if not self._catalog.execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):
+            return None
+        rows = self._catalog.rows(sql.select_shards(self._name, job_id, shard=shard, runner=runner))
+        if not rows:
+            return None
+        state = shard_state(rows[0])
+        state.message = INTERRUPTED if interrupted and interrupted[0][0] else None
+        return state
+
+    def renew(self, job_id: int, state: ShardState, cluster: str) -> Signal:
+        """Renew the lease on a shard if due, and return the signal for its runner.
+
+        Raises:
+            LeaseLost: another runner has taken over the shard.
+        """
+        runner = state.runner or ""
+        rows = self._catalog.rows(sql.select_signal(self._name, job_id, state.shard, runner, state.epoch, cluster))
+        if not rows:
+            raise _lost(job_id, state)
+        job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
+        # Each commit may cost a disk sync of the catalog server, so the lease is renewed only when due.
+        if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
+            self._guarded(job_id, state, {}, LEASE_S)
+        if unwatched:
+            watches = self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
+        ago_s = None if ago is None else float(ago)
+        return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
+
+    def runners(self, job_id: int) -> int:
+        """Return the number of runners that hold a lease on a shard of a job."""
+        return int(self._catalog.rows(sql.count_runners(self._name, job_id))[0][0])
+
+    def checkpoint(self, job_id: int, state: ShardState) -> None:
+        """Store the state of a shard and renew the lease.
+
+        Raises:
+            LeaseLost: another runner has taken over the shard.
+        """
+        self._guarded(job_id, state, _progress(state), LEASE_S)
+
+    def release(self, job_id: int, state: ShardState, *, after: str = "waiting", message: str | None = None) -> None:
+        """Store the state of a shard and release it; ``after`` is its new state, "waiting", "done" or "failed".
+
+        Raises:
+            LeaseLost: another runner has taken over the shard.
+        """
+        changes = {**_progress(state), "state": after, "message": message, "stop": 0}
+        self._guarded(job_id, state, changes, None, ended=after != "waiting")
+        state.state = after
+
+    def release_dead(self, job_id: int, runner_prefix: str) -> int:
+        """Release the watches and shards of dead runners; return the number of shards."""
+        self._catalog.execute(sql.free_watches(self._name, job_id, runner_prefix))
+        return self._catalog.execute(sql.free_shards(self._name, job_id, runner_prefix, INTERRUPTED))
+
+    def ask_to_stop(self, job_id: int, runner_prefix: str) -> None:
+        """Ask runners to stop at their next checkpoint."""
+        self._catalog.execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
+
+    def record_poll(
+        self,
+        job_id: int,
+        cluster: str,
+        runner: str,
+        reason: str | None,
+        figures: Mapping[str, Any],
+        waits: Mapping[str, float],
+    ) -> None:
+        """Store the result of polling a cluster, provided the runner still holds the watch."""
+        self._catalog.execute(
+            sql.update_look(
+                self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), _WATCH_LEASE_S
+            )
+        )
+
+    def _guarded(
+        self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False
+    ) -> None:
+        runner = state.runner or ""
+        updated = self._catalog.execute(
+            sql.update_shard(
+                self._name, job_id, state.shard, runner, state.epoch, changes, lease_s=lease_s, ended=ended
+            )
+        )
+        if not updated:
+            raise _lost(job_id, state)
+
+
+def _lost(job_id: int, state: ShardState) -> LeaseLost:
+    return LeaseLost(
+        f"another runner took over shard {state.shard} of job {job_id}, because this one did not renew its lease "
+        f"for {LEASE_S} s; nothing is lost, because the other runner continues"
+    )
+
+
+def _progress(state: ShardState) -> dict[str, Value]:
+    numbers = {name: getattr(state, name) for name in _PROGRESS}
+    return {**numbers, "counters": json.dumps(state.counters), "busy_s": float(state.busy_s)}
+
+
+def shard_state(row: tuple[Any, ...]) -> ShardState:
+    """Convert a row of ``sql.select_shards``."""
+    counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row[10:]
+    return ShardState(
+        int(row[0]),
+        str(row[1]),
+        **{name: int(value) for name, value in zip(_PROGRESS, row[2:10], strict=True)},
+        counters=from_json(counters),
+        busy_s=float(busy_s),
+        data_bytes=int(data_bytes),
+        runner=runner,
+        epoch=int(epoch),
+        lease_left_s=None if left_s is None else float(left_s),
+        stop=bool(stop),
+        message=message,
+        started_at=started_at and parse_time(started_at),
+        ended_at=ended_at and parse_time(ended_at),
+        measures=from_json(measures),
+    )

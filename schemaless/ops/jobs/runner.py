@@ -1,0 +1,367 @@
+"""A runner's claim on a shard: renews the lease, and provides the gate that makes the work wait or stop.
+
+Twice a second, a thread checks whether the lease is due for renewal, the job was paused or aborted, or the runner was
+asked to stop. One of the runners on a cluster also holds the cluster's watch: it polls the servers on behalf of all
+runners and stores in the catalog whether they have to wait.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, Protocol, Self
+
+from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
+from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
+from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
+from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S
+from schemaless.ops.jobs.throttle import ClusterWatch, Look, Thresholds
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import Shards
+
+_log = logging.getLogger("schemaless")
+
+_HEARTBEAT_S: Final = 0.5
+_FIRST_HEARTBEAT_S: Final = 0.005
+"""First interval between heartbeats, in seconds; until servers are polled, it doubles up to ``_HEARTBEAT_S``."""
+
+_CHECKPOINT_S: Final = 1.0
+_STALE_S: Final = 10.0
+"""Age at which the result of a poll is no longer valid, in seconds."""
+
+_STORE_S: Final = 2.0
+"""Interval at which an unchanged result of a poll is stored, in seconds."""
+
+_RUNNERS_S: Final = 10.0
+"""Time for which the number of runners is cached, in seconds."""
+
+_REST: Final = 4
+"""Ratio of the pause after a step to the step's duration."""
+
+_MARGIN_S: Final = 10.0
+"""Time before its lease expires at which a runner that cannot renew it stops working, in seconds."""
+
+
+class Stopped(Exception):
+    """The runner has to stop working on the shard; after a checkpoint, another runner can continue it."""
+
+
+class Watch(Protocol):
+    """Watch over the servers of a cluster, such as ``throttle.ClusterWatch``."""
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Poll the servers.
+
+        Args:
+            reads: total number of SELECTs that this runner has sent to the catalog.
+            runners: number of runners of the job.
+        """
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+class ShardRun:
+    """A claimed shard. A context manager that releases the shard at the end of the block.
+
+    Args:
+        job_store: jobs of the datastore.
+        job: the job.
+        state: state of the shard when it was claimed; the work updates it.
+        cluster: cluster of the shard.
+        watch: returns a watch over the cluster's servers for given thresholds; called when this runner takes over the
+            watch. None to run without throttling.
+        learned: values that the work keeps from one shard of the job to the next.
+    """
+
+    def __init__(
+        self,
+        job_store: JobStore,
+        job: Job,
+        state: ShardState,
+        cluster: str,
+        watch: Callable[[Thresholds], Watch] | None = None,
+        learned: dict[str, Any] | None = None,
+    ) -> None:
+        self.job_store = job_store
+        self.job = job
+        self.state = state
+        self.cluster = cluster
+        self.learned: dict[str, Any] = {} if learned is None else learned
+        self._make_watch = watch
+        self._watch: Watch | None = None
+        self._thresholds = job.thresholds
+        self._spec: str | None = None
+        self._runners: tuple[int, float] | None = None
+        self._waits: dict[str, float] = {}
+        self._waiting_for: tuple[str, float] | None = None
+        self._signal: Signal | None = None
+        self._renewed_s = time.monotonic()
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(
+            target=self._heartbeats, name=f"job {job.job_id} shard {state.shard}", daemon=True
+        )
+        self._saved_s = self._began_s = time.monotonic()
+        self._paused_s = 0.0
+        self._failures: list[Failure] = []
+        self._failures_noted = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        if self.state.state == "waiting" and not isinstance(error, LeaseLost):
+            message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
+            # The error of the block takes precedence over one of these statements; without them the lease expires.
+            with suppress(SchemalessError):
+                self._record_failures()
+                self.job_store.leases.release(self.job.job_id, self.state, message=message)
+
+    def gate(self) -> None:
+        """Block until work may continue; call it before every statement that puts load on a server.
+
+        Raises:
+            Stopped: the runner has to stop.
+            LeaseLost: another runner has taken over the shard.
+            SchemalessError: the watch over the servers failed.
+        """
+        with self._changed:
+            while not self._may_continue():
+                began_s = time.monotonic()
+                self._changed.wait(_HEARTBEAT_S)
+                if self._signal is not None and self._signal.state == "paused":
+                    self._paused_s += time.monotonic() - began_s
+
+    def _may_continue(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        signal = self._signal
+        if signal is None:
+            return False
+        if signal.stop or signal.state in ("aborted", "done", "finalised"):
+            raise Stopped
+        if signal.state == "paused" or signal.reason is not None:
+            return False
+        if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
+            return False
+        return self._make_watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
+
+    def spend(self, amount: int) -> None:
+        """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises."""
+        mb_per_s = self._thresholds.max_mb_per_s
+        if mb_per_s is None:
+            return
+        until_s = time.monotonic() + self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6)
+        while (left_s := until_s - time.monotonic()) > 0:
+            self.gate()
+            time.sleep(min(left_s, _HEARTBEAT_S))
+
+    @property
+    def yields(self) -> bool:
+        """Whether to take small steps because applications use the cluster's primary."""
+        signal = self._signal
+        return signal is not None and signal.yields
+
+    def rest(self, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
+        """Pause after a step if applications use the servers, in proportion to the step's duration.
+
+        Args:
+            worked_s: duration of the step, in seconds.
+            share: share of the full pause to take, up to 1.
+            called: whether applications use another server involved in the step.
+        """
+        if called or self.yields:
+            time.sleep(min(_HEARTBEAT_S, _REST * worked_s) * share)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a time that does not count as work; raises what ``gate`` raises."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            self.gate()
+            time.sleep(min(left_s, _HEARTBEAT_S))
+            self._paused_s += min(left_s, _HEARTBEAT_S)
+
+    def due(self) -> bool:
+        """Whether a checkpoint is due."""
+        return time.monotonic() - self._saved_s >= _CHECKPOINT_S
+
+    def checkpoint(self) -> None:
+        """Store ``state`` in the catalog.
+
+        Raises:
+            LeaseLost: another runner has taken over the shard.
+        """
+        self._add_busy_time()
+        self._record_failures()
+        self.job_store.leases.checkpoint(self.job.job_id, self.state)
+
+    def _add_busy_time(self) -> None:
+        now_s = time.monotonic()
+        self.state.busy_s += max(0.0, now_s - self._saved_s - self._paused_s)
+        self._saved_s, self._paused_s = now_s, 0.0
+
+    def finish(self) -> None:
+        """Mark the shard as done and release it."""
+        self._add_busy_time()
+        self._record_failures()
+        self.job_store.leases.release(self.job.job_id, self.state, after="done")
+
+    def fail(self, failure: Failure) -> None:
+        """Record that a cell was left unchanged; the record is stored with the next checkpoint."""
+        if self._failures_noted + len(self._failures) < FAILURES_KEPT:
+            self._failures.append(failure)
+
+    def _record_failures(self) -> None:
+        if self._failures:
+            self.job_store.record_failures(self.job.job_id, self._failures)
+            self._failures_noted += len(self._failures)
+            self._failures = []
+
+    # The heartbeat thread
+
+    def _heartbeats(self) -> None:
+        interval_s = _FIRST_HEARTBEAT_S
+        while True:
+            try:
+                self._renew()
+            except SchemalessError as error:
+                with self._changed:
+                    if not error.retryable or time.monotonic() - self._renewed_s > LEASE_S:
+                        self._error = error
+                    self._changed.notify_all()
+                if self._error is not None:
+                    return
+                _log.warning("job %d, shard %d: %s", self.job.job_id, self.state.shard, error)
+            except BaseException as error:  # noqa: BLE001 - raised again in the runner's thread
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            signal = self._signal
+            # At the start of a job another runner may be about to finish the first poll.
+            unpolled = self._make_watch is not None and (signal is None or signal.polled_ago_s is None)
+            if self._ending.wait(interval_s if unpolled else _HEARTBEAT_S):
+                return
+            interval_s = min(2 * interval_s, _HEARTBEAT_S)
+
+    def _renew(self) -> None:
+        signal = self.job_store.leases.renew(self.job.job_id, self.state, self.cluster)
+        with self._changed:
+            self._signal = signal
+            self._renewed_s = time.monotonic()
+            self._changed.notify_all()
+        if self._make_watch is None:
+            return
+        if signal.spec != self._spec:
+            self._take_thresholds(signal.spec)
+        self._spec = signal.spec
+        if not signal.watches:
+            return
+        if self._watch is None:
+            self._watch = self._make_watch(self._thresholds)
+            stored = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
+            self._waits = dict(stored[0].waits) if stored else {}
+        if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
+            self._runners = self.job_store.leases.runners(self.job.job_id), time.monotonic()
+        look = self._watch.look(self.job_store.catalog.reads, self._runners[0])
+        for note in look.notes:
+            self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
+            _log.warning("%s: %s", self.cluster, note)
+        now_s = time.monotonic()
+        if self._waiting_for is not None:
+            kind, since_s = self._waiting_for
+            self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
+        self._waiting_for = None if look.kind is None else (look.kind, now_s)
+        changed = (look.reason, look.yields) != (signal.reason, signal.yields)
+        if changed or signal.polled_ago_s is None or signal.polled_ago_s >= _STORE_S:
+            self.job_store.leases.record_poll(
+                self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
+            )
+        with self._changed:
+            self._signal = replace(signal, reason=look.reason, polled_ago_s=0.0, yields=look.yields)
+            self._changed.notify_all()
+
+    def _take_thresholds(self, spec: str) -> None:
+        thresholds = thresholds_of(json.loads(spec))
+        if thresholds != self._thresholds:
+            self._thresholds = thresholds
+            self._watch = None
+
+
+def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
+    """Create a watch over a cluster's servers that follows topology changes."""
+    internals = internals_of(store)
+    job_store = JobStore(store)
+
+    def make(servers: Cluster) -> Watch:
+        figures = next((state.figures for state in job_store.clusters(job.job_id) if state.cluster == cluster), {})
+        return ClusterWatch(
+            internals.shards,
+            servers,
+            thresholds,
+            runner,
+            proven=figures.get("proven", ()),
+            catalog=internals.catalog,
+        )
+
+    return FollowingWatch(internals.shards, cluster, make)
+
+
+class FollowingWatch:
+    """A watch that follows its cluster: when the topology changes, it watches the new servers.
+
+    Args:
+        shards: access to the shards of the datastore.
+        cluster: name of the cluster.
+        make: creates a watch over the servers of a cluster.
+    """
+
+    def __init__(self, shards: Shards, cluster: str, make: Callable[[Cluster], Watch]) -> None:
+        self._shards = shards
+        self._name = cluster
+        self._make = make
+        self._cluster = shards.topology.cluster(cluster)
+        self._watch = make(self._cluster)
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Poll the servers; if that shows that the topology has changed, poll the new ones. See ``Watch``."""
+        self._shards.router.refresh_if_due()
+        self._take_servers()
+        known = self._shards.routing
+        try:
+            look = self._watch.look(reads, runners)
+        except (TopologyError, ServerError):
+            self._shards.router.again(known)
+            if not self._take_servers():
+                raise
+            return self._watch.look(reads, runners)
+        if look.kind == "unreachable":
+            self._shards.router.again(known)
+            if self._take_servers():
+                return self._watch.look(reads, runners)
+        return look
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._watch.close()
+
+    def _take_servers(self) -> bool:
+        """Switch to the cluster's current servers; return whether they have changed."""
+        servers = self._shards.topology.cluster(self._name)
+        if servers == self._cluster:
+            return False
+        self._watch.close()
+        self._watch, self._cluster = self._make(servers), servers
+        return True

@@ -1,0 +1,469 @@
+"""Throttling: poll the servers of a cluster, and compare their load and lag with a job's thresholds.
+
+Lag is measured with tokens that are written on the primary and read on each replica, so it is the lag of committed
+transactions. This works the same on MySQL and MariaDB, and requires no replication privilege. The tokens also prove
+that a replica belongs to the primary: one that never shows a token does not replicate from it and is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar, get_args
+
+from schemaless.errors import (
+    AccessDenied,
+    InvalidInput,
+    OutcomeUnknown,
+    ReplicaRefused,
+    ServerError,
+    ServerTimeout,
+    ServerUnavailable,
+    TopologyError,
+)
+from schemaless.ops.jobs.server_load import ServerActivity, server_activity
+from schemaless.topology.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
+from schemaless.topology.model import Cluster
+from schemaless.topology.replication import is_same_server
+from schemaless.topology.shards import Shards
+from schemaless.wire.accounts import own_grant
+from schemaless.wire.connection import Connection
+from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.sql.sessions import SELECT_READ_ONLY, set_session
+
+T = TypeVar("T")
+
+Kind = Literal["flag", "unreachable", "unproven", "lag", "threads", "history"]
+
+MOST: Final = 10**12
+"""Upper limit of every numeric threshold, which keeps values within the range of timers and table columns."""
+
+PROOF_S: Final = 60.0
+"""Time after which a replica that answers but shows no token is refused, in seconds."""
+
+_OPTIONS: Final = PoolOptions(
+    connect_timeout_s=0.8, read_timeout_s=0.8, write_timeout_s=0.8, pool_size=2, pool_timeout_s=0.8
+)
+_NO_LONG_LOCKS: Final = set_session({"lock_wait_timeout": 1, "innodb_lock_wait_timeout": 1})
+"""Statement that limits how long the write of a token waits for a lock, such as a backup's."""
+
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 30.0
+_KEPT_TOKENS: Final = 256
+_KEPT_CALLS: Final = 8
+_TOKEN: Final = struct.Struct(">8sQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Conditions that make a job wait or slow down; None disables a condition.
+
+    Attributes:
+        max_lag_s: maximum lag of a replica, in seconds; if None, replicas are not polled.
+        max_threads_running: maximum number of statements that a primary executes at a time, including the job's own.
+        max_history_length: maximum number of transactions that a primary has not purged. While a long-running read
+            blocks the purge, the old copy of every replaced body stays in the files.
+        max_mb_per_s: rate limit for the whole job, in megabytes (1,000,000 bytes) of old bodies per second. It is
+            enforced by the runners, not by the watch.
+        flag_file: absolute path of a file; the job waits while it exists. It is checked by the runner that watches a
+            cluster, on its machine.
+        yield_above_per_s: application reads and writes per second on a primary above which the job takes small steps
+            with pauses in between. The job does not stop for this condition.
+    """
+
+    max_lag_s: float | None = 5.0
+    max_threads_running: int | None = 25
+    max_history_length: int | None = 1_000_000
+    max_mb_per_s: float | None = None
+    flag_file: str | None = None
+    yield_above_per_s: float | None = 100.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_lag_s", "max_mb_per_s", "yield_above_per_s"):
+            value = getattr(self, name)
+            if value is not None and (type(value) not in (int, float) or not 0 < value <= MOST):
+                raise InvalidInput(f"{name} must be a number above 0, or None for no limit, got {value!r}")
+        for name in ("max_threads_running", "max_history_length"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+                raise InvalidInput(f"{name} must be an integer of at least 1, or None for no limit, got {value!r}")
+        flag: Any = self.flag_file
+        if flag is not None and (not isinstance(flag, str) or not Path(flag).is_absolute() or "\0" in flag):
+            raise InvalidInput(f"flag_file must be an absolute path, the same for every runner, got {flag!r}")
+
+    def asdict(self) -> dict[str, Any]:
+        """Return the thresholds as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Thresholds:
+        """Restore thresholds from ``asdict``; missing ones get their defaults.
+
+        Raises:
+            InvalidInput: a name is unknown, or a value is invalid.
+        """
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(set(values) - set(names))
+        if unknown:
+            raise InvalidInput(f"unknown threshold {', '.join(unknown)}; the thresholds are {', '.join(names)}")
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Result of polling the servers of a cluster.
+
+    Attributes:
+        reason: why the job has to wait, as text for users; None if it may continue.
+        kind: the reason as a keyword, for programs; None without a reason.
+        figures: measurements as JSON values. ``lag_s``: seconds by replica, None if unknown; ``threads_running`` and
+            ``history_length`` of the primary, None if unknown; ``calls_per_s``: application reads and writes on the
+            primary, None at first; ``yields``: as below; ``proven``: replicas that have shown a token.
+        yields: whether to take small steps because applications use the primary.
+        notes: measurements that the account may not take, and the GRANT that allows them. Each note appears once.
+    """
+
+    reason: str | None
+    kind: Kind | None
+    figures: dict[str, Any]
+    yields: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class ClusterWatch:
+    """Watch over the servers of a cluster on behalf of a job. Not thread-safe."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        cluster: Cluster,
+        thresholds: Thresholds,
+        writer: str,
+        *,
+        proof_s: float = PROOF_S,
+        proven: Collection[str] = (),
+        catalog: NodePool | None = None,
+    ) -> None:
+        """Create the watch; no server is contacted before the first ``look``.
+
+        Args:
+            shards: access to the shards of the datastore.
+            cluster: the cluster to watch.
+            thresholds: thresholds to compare with.
+            writer: name of 1 to 255 characters that is unique among the watches of this cluster, such as a runner's.
+            proof_s: time after which a replica that answers but shows no token is refused, in seconds.
+            proven: replicas that have shown a token to this job before, named as in ``Look.figures``; they are no
+                longer refused for lack of a token.
+            catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
+                runners send it no queries.
+        """
+        if not 1 <= len(writer) <= 255:
+            raise InvalidInput(f"writer must be 1 to 255 characters, got {writer!r}")
+        self.cluster = cluster
+        self.thresholds = thresholds
+        self._shards = shards
+        self._datastore = shards.topology.name
+        self._writer = writer
+        self._proof_s = proof_s
+        self._watch_id = secrets.token_bytes(8)
+        self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
+        self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
+        self._own_calls = 0
+        self._catalog = catalog
+        self._has_catalog: bool | None = None if catalog is not None else False
+        self._reads = 0
+        self._asks_history = True
+        self._began = False
+        self._notes: list[str] = []
+        self._primary = _Endpoint(shards, cluster.primary)
+        watched = cluster.replicas if thresholds.max_lag_s is not None else ()
+        self._replicas = [_Replica(shards, node, str(node) in proven) for node in watched]
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Poll the primary and each replica once, and decide whether the job has to wait.
+
+        This takes up to four round trips to the primary, then one to each replica in parallel; at most about two
+        seconds if servers do not answer. The first call takes longer, as it creates the table of tokens if it is
+        missing.
+
+        Args:
+            reads: total number of SELECTs that this runner has sent to the catalog.
+            runners: number of runners of the job. If the catalog is on this primary, ``reads`` times ``runners`` is
+                not counted as application load.
+
+        Returns:
+            The measurements, and the reason to wait, if any.
+
+        Raises:
+            ReplicaRefused: a replica has shown no token in time, or is the primary itself.
+            TopologyError: the primary is read-only.
+            AccessDenied: the account lacks a privilege of the role ``migrate``.
+            ServerError: the primary refused a statement.
+        """
+        waits: list[tuple[Kind, str]] = []
+        flagged = _flagged(self.thresholds.flag_file)
+        if flagged is not None:
+            waits.append(("flag", flagged))
+        load: ServerActivity | None = None
+        lags: dict[str, float | None] = {str(replica.node): None for replica in self._replicas}
+        try:
+            try:
+                load = self._primary.ask(self._ask_primary)
+            except TopologyError:
+                # The address may lead to another server now, which only a new connection reaches.
+                self._primary.pool.replace_connections()
+                load = self._primary.ask(self._ask_primary)
+        except (ServerUnavailable, ServerTimeout, OutcomeUnknown) as problem:
+            waits.append(("unreachable", f"the primary {problem.node} does not answer: {problem.message}"))
+        else:
+            for _ in on_servers([(replica.node, replica) for replica in self._replicas], self._ask_replica, 1):
+                pass
+            waits += filter(None, (self._wait_of(replica) for replica in self._replicas))
+            lags = {str(replica.node): replica.lag_s for replica in self._replicas}
+            waits += self._waits_of(load)
+        calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
+        limit_per_s = self.thresholds.yield_above_per_s
+        yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
+        notes, self._notes = tuple(self._notes), []
+        figures = {
+            "lag_s": {node: None if lag_s is None else round(lag_s, 3) for node, lag_s in lags.items()},
+            "threads_running": None if load is None else load.threads_running,
+            "history_length": None if load is None else load.history_length,
+            "calls_per_s": calls_per_s,
+            "yields": yields,
+            "proven": [str(replica.node) for replica in self._replicas if replica.proven],
+        }
+        if not waits:
+            return Look(None, None, figures, yields, notes)
+        kind, reason = min(waits, key=lambda wait: get_args(Kind).index(wait[0]))
+        return Look(reason, kind, figures, yields, notes)
+
+    def close(self) -> None:
+        """Remove the token of this watch if the primary is reachable, and close the connections."""
+        if self._began:
+            with suppress(ServerError):
+                self._primary.ask(
+                    lambda connection: remove_token(connection, self._datastore, self.cluster.name, self._writer)
+                )
+        for endpoint in (self._primary, *self._replicas):
+            endpoint.pool.close()
+
+    def _ask_primary(self, connection: Connection) -> ServerActivity:
+        connection.ensure(_NO_LONG_LOCKS)
+        # Do not write to a server that was demoted by a failover.
+        if connection.rows(SELECT_READ_ONLY)[0][0]:
+            raise TopologyError(
+                f"the primary {connection.node} of {self.cluster.name} is read-only; if another server is the primary "
+                "now, record it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
+                "set-primary'; then run the job again"
+            )
+        load = self._load(connection)
+        self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2
+        if self._replicas:
+            try:
+                if not self._began:
+                    self._begin(connection)
+                now_us = time.monotonic_ns() // 1000
+                token = _TOKEN.pack(self._watch_id, now_us)
+                write_token(connection, self._datastore, self.cluster.name, self._writer, token)
+            except AccessDenied as refusal:
+                raise AccessDenied(
+                    f"{refusal.message}; a job needs this privilege to measure the lag of replicas: 'schemaless grants "
+                    "--role migrate' prints the GRANT",
+                    node=refusal.node,
+                    code=refusal.code,
+                ) from refusal
+            self._written_us.append(now_us)
+            self._own_calls += 1
+        return load
+
+    def _load(self, connection: Connection) -> ServerActivity:
+        try:
+            return server_activity(connection, history=self._asks_history)
+        except AccessDenied:
+            self._asks_history = False
+            if self.thresholds.max_history_length is not None:
+                self._notes.append(
+                    f"{connection.node} does not show its history length to this account, so max_history_length is not "
+                    f"checked; run {own_grant(connection, 'PROCESS')}"
+                )
+            return server_activity(connection, history=False)
+
+    def _calls_per_s(self, load: ServerActivity, reads: int, runners: int) -> float | None:
+        """Return the application calls per second over the last polls; None at first."""
+        if self._has_catalog is None and self._catalog is not None and self._calls:
+            self._has_catalog = is_same_server(self._catalog, self._primary.pool)
+        if self._has_catalog:
+            self._own_calls += max(0, reads - self._reads) * runners
+        self._reads = reads
+        self._calls.append((time.monotonic(), load.calls - self._own_calls))
+        (first_s, first), (last_s, last) = self._calls[0], self._calls[-1]
+        # The difference is negative after a restart, or if another program sends multi-table UPDATEs.
+        return max(0.0, round((last - first) / (last_s - first_s), 1)) if last_s > first_s else None
+
+    def _begin(self, connection: Connection) -> None:
+        try:
+            remove_stale_tokens(connection, self._datastore)
+        except DatabaseMissing:
+            # Through the datastore's pool, whose timeouts leave time to create a table.
+            make_tables(self._shards.pool_for(self.cluster.primary), self._datastore)
+        self._began = True
+
+    def _ask_replica(self, replica: _Replica) -> None:
+        replica.lag_s = None
+        replica.problem = None
+        try:
+            token = replica.ask(
+                lambda connection: read_token(connection, self._datastore, self.cluster.name, self._writer)
+            )
+            if not replica.differs_from_primary:
+                if is_same_server(self._primary.pool, replica.pool):
+                    raise ReplicaRefused(
+                        f"replica {replica.node} of {self.cluster.name} is the same server as its primary "
+                        f"{self.cluster.primary} under another address; remove it with 'schemaless topology "
+                        f"remove-replica --cluster {self.cluster.name}'"
+                    )
+                replica.differs_from_primary = True
+        except ServerError as problem:
+            replica.problem = problem
+            if isinstance(problem, ServerUnavailable | ServerTimeout):
+                replica.answers_since_s = None
+                return
+            token = None
+        if token is not None and len(token) == _TOKEN.size:
+            watch_id, written_us = _TOKEN.unpack(token)
+            if watch_id == self._watch_id:
+                replica.proven = True
+                replica.lag_s = self._lag_s(written_us)
+                return
+        now_s = time.monotonic()
+        if replica.answers_since_s is None:
+            replica.answers_since_s = now_s
+        elif not replica.proven and now_s - replica.answers_since_s >= self._proof_s:
+            last_error = "" if replica.problem is None else f" (last error: {replica.problem.message})"
+            raise ReplicaRefused(
+                f"replica {replica.node} has received no write from its primary {self.cluster.primary} within "
+                f"{self._proof_s:g} s{last_error}: it replicates from another server, it lags by more than "
+                "that, or its replication is stopped; repair replication, or remove the replica with 'schemaless "
+                f"topology remove-replica --cluster {self.cluster.name}'"
+            )
+
+    def _lag_s(self, shown_us: int) -> float:
+        """Return the age of the oldest token that the replica has not received."""
+        missing_us = next((written_us for written_us in self._written_us if written_us > shown_us), None)
+        if missing_us is None:
+            return 0.0
+        # With a lag of minutes, the token after the received one has been dropped from the list.
+        first_us = missing_us if shown_us >= self._written_us[0] else shown_us
+        return (time.monotonic_ns() // 1000 - first_us) / 1_000_000
+
+    def _wait_of(self, replica: _Replica) -> tuple[Kind, str] | None:
+        limit_s = self.thresholds.max_lag_s
+        if isinstance(replica.problem, ServerUnavailable | ServerTimeout):
+            return "unreachable", f"replica {replica.node} does not answer: {replica.problem}"
+        if replica.lag_s is None:
+            error = "" if replica.problem is None else f": {replica.problem}"
+            primary = self.cluster.primary
+            return "unproven", f"waiting for replica {replica.node} to receive a write from {primary}{error}"
+        if limit_s is not None and replica.lag_s > limit_s:
+            return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
+        return None
+
+    def _waits_of(self, load: ServerActivity) -> list[tuple[Kind, str]]:
+        waits: list[tuple[Kind, str]] = []
+        node = self.cluster.primary
+        limit = self.thresholds.max_threads_running
+        if limit is not None and load.threads_running > limit:
+            waits.append(("threads", f"{node} has {load.threads_running} threads running (limit {limit})"))
+        limit = self.thresholds.max_history_length
+        if limit is not None and load.history_length is not None and load.history_length > limit:
+            reason = (
+                f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long-running "
+                "transaction"
+            )
+            waits.append(("history", reason))
+        return waits
+
+
+class _Endpoint:
+    """A server that is polled with short timeouts."""
+
+    def __init__(self, shards: Shards, node: Node) -> None:
+        self.node = node
+        self.pool: NodePool = shards.pools.new_pool(node, _OPTIONS)
+        self._pause_s = 0.0
+        self._asleep_until_s = 0.0
+        self._timed_out: ServerError | None = None
+
+    def ask(self, operation: Callable[[Connection], T]) -> T:
+        """Run an operation, and retry it once after a lost connection or a deadlock.
+
+        A server that timed out may still be executing the statement, which occupies one of its connections. It is
+        therefore not contacted for a time that doubles with each timeout.
+        """
+        if self._timed_out is not None and time.monotonic() < self._asleep_until_s:
+            raise self._timed_out.with_traceback(None)
+        try:
+            try:
+                with self.pool.connection() as connection:
+                    result = operation(connection)
+            except (ConnectionLost, Deadlock) as problem:
+                if isinstance(problem, ReplyTimedOut):
+                    raise
+                with self.pool.connection() as connection:
+                    result = operation(connection)
+        except ReplyTimedOut as problem:
+            self._timed_out = problem
+            self._pause_s = min(max(_FIRST_PAUSE_S, self._pause_s * 2), _LONGEST_PAUSE_S)
+            self._asleep_until_s = time.monotonic() + self._pause_s
+            raise
+        self._timed_out = None
+        self._pause_s = 0.0
+        return result
+
+
+class _Replica(_Endpoint):
+    """State of a replica.
+
+    Attributes:
+        proven: whether it has shown a token of this job.
+        differs_from_primary: whether it is known not to be the primary itself.
+        answers_since_s: when it began to answer without showing a token; None if it does not answer.
+        lag_s: lag at the last poll; None if unknown.
+        problem: error of the last poll.
+    """
+
+    def __init__(self, shards: Shards, node: Node, proven: bool) -> None:
+        super().__init__(shards, node)
+        self.proven = proven
+        self.differs_from_primary = False
+        self.answers_since_s: float | None = None
+        self.lag_s: float | None = None
+        self.problem: ServerError | None = None
+
+
+def _flagged(path: str | None) -> str | None:
+    """Return why the flag file makes the job wait, or None. A path that cannot be checked makes it wait, too."""
+    if path is None:
+        return None
+    try:
+        os.stat(path)  # noqa: PTH116 - Path.exists() hides the error in some Python versions
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as problem:
+        return f"cannot check the flag file {path}: {problem.strerror}"
+    return f"the flag file {path} exists"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds < 10 else f"{seconds:,.0f}"

@@ -1,0 +1,299 @@
+"""Read the originals of an archive by shard, each cell once, and compare them with the stored cells.
+
+Files are read one frame at a time. Deduplication takes one bit of memory per cell of each job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from schemaless.base.events import only
+from schemaless.cell import CellKey, StoredCell
+from schemaless.codec.envelope import is_erased, same_document
+from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.ops.jobs.job import ShardState
+from schemaless.ops.migrate.archive import ArchivedCell, created_text
+from schemaless.ops.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
+from schemaless.ops.migrate.sql import select_stored_digests
+from schemaless.ops.migrate.tally import ShardTally
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+
+_PAGE_IDS = 1 << 16
+_SHARDS_NAMED = 20
+
+
+class StoredDigest(NamedTuple):
+    """A stored cell with the SHA-256 of its body in place of the body."""
+
+    added_id: int
+    row_key: bytes
+    column_name: str
+    ref_key: int
+    created_at: str
+    digest: bytes
+    body_bytes: int
+
+    @property
+    def key(self) -> CellKey:
+        """The cell's key."""
+        return CellKey(uuid.UUID(bytes=self.row_key), self.column_name, self.ref_key)
+
+
+def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
+    """Return the rows of ``select_stored_digests`` by added_id."""
+    return {
+        int(added_id): StoredDigest(int(added_id), bytes(row_key), column, int(ref_key), at, bytes(digest), int(length))
+        for added_id, row_key, column, ref_key, at, digest, length in rows
+    }
+
+
+def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
+    """Read cells from a shard's primary, with digests computed by the server in place of bodies."""
+    internals = internals_of(store)
+    return digests(internals.shards.rows(shard, select_stored_digests(internals.shards.database(shard), ids)))
+
+
+def digested(cell: StoredCell) -> StoredDigest:
+    """Convert a cell that was read with its body to a ``StoredDigest``."""
+    return StoredDigest(
+        cell.added_id,
+        cell.row_key.bytes,
+        cell.column_name,
+        cell.ref_key,
+        created_text(cell),
+        digest_of(cell.body),
+        len(cell.body),
+    )
+
+
+def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
+    """Return whether two bodies decode to the same document; False if one of them does not decode or was erased."""
+    if is_erased(original) or is_erased(stored):
+        return False
+    try:
+        return same_document(store.decode(original), store.decode(stored))
+    except CorruptBody:
+        return False
+
+
+def digest_of(body: bytes) -> bytes:
+    """Return the SHA-256 of a body."""
+    return hashlib.sha256(body).digest()
+
+
+@dataclass(slots=True)
+class Originals:
+    """Files of one or more archives.
+
+    Attributes:
+        files: files with a complete header.
+        torn: files with an incomplete last frame, and its size in bytes. Files that end within their header are listed
+            from the start; the others are added while they are read.
+        unclosed: files without an end mark; filled while they are read.
+        records: cells in each file, duplicates included; filled while they are read.
+    """
+
+    files: list[ArchiveFile]
+    torn: dict[Path, int] = field(default_factory=dict)
+    unclosed: set[Path] = field(default_factory=set)
+    records: Counter[ArchiveFile] = field(default_factory=Counter)
+
+    @classmethod
+    def of(
+        cls,
+        store: Datastore,
+        folders: Iterable[Path],
+        *,
+        job_id: int | None = None,
+        shards: Collection[int] | None = None,
+    ) -> Originals:
+        """Find the archive files of a datastore in folders. Of several copies of a file, the longest is used.
+
+        Raises:
+            InvalidInput: a folder is missing, or a file was written for another shard count or is not a regular file.
+            CorruptArchive: the header of a file is damaged.
+        """
+        by_name: dict[str, ArchiveFile] = {}
+        headless: list[HeadlessFile] = []
+        listener = only(HeadlessFile, headless.append)
+        for folder in folders:
+            for file in archive_files(folder, store.name, job_id, shards, listener=listener):
+                if file.shard_count != store.shard_count:
+                    raise InvalidInput(
+                        f"{file.path} was written for a datastore {file.datastore!r} with {file.shard_count} shards, "
+                        f"but this one has {store.shard_count}; name the folder of this datastore's archive"
+                    )
+                known = by_name.get(file.path.name)
+                if known is None or known.size_bytes < file.size_bytes:
+                    by_name[file.path.name] = file
+        torn = {file.path: file.size_bytes for file in headless if file.path.name not in by_name}
+        return cls(sorted(by_name.values()), torn)
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def shards(self) -> list[int]:
+        """Return the numbers of the shards that have files."""
+        return sorted({file.shard for file in self.files})
+
+    def only(self, shard: int) -> Originals:
+        """Return the files of one shard, for a worker."""
+        return Originals([file for file in self.files if file.shard == shard])
+
+    def of_shard(self, shard: int) -> Iterator[ArchivedCell]:
+        """Yield the cells of a shard, newest job first, each cell once per job, as that job last archived it.
+
+        Every file of the shard is read and checked before the first cell is yielded.
+
+        Raises:
+            CorruptArchive: a file is damaged.
+        """
+        files = [file for file in self.files if file.shard == shard]
+        jobs = [list(group) for _, group in groupby(files, key=lambda file: file.job_id)]
+        duplicates = [self._duplicates(group) for group in jobs]
+        for group, newer_copies in zip(reversed(jobs), reversed(duplicates), strict=True):
+            for file in group:
+                for cell in read_archive(file):
+                    if newer_copies[cell.added_id]:
+                        newer_copies[cell.added_id] -= 1
+                    else:
+                        yield cell
+
+    def _duplicates(self, files: list[ArchiveFile]) -> Counter[int]:
+        """Read files to the end; return the number of extra copies of each cell in them, by added_id."""
+        bitmaps: dict[int, bytearray] = {}
+        duplicates: Counter[int] = Counter()
+        for file in files:
+            reader = read_archive(file)
+            for cell in reader:
+                number, position = divmod(cell.added_id, _PAGE_IDS)
+                page = bitmaps.setdefault(number, bytearray(_PAGE_IDS // 8))
+                bit = 1 << (position & 7)
+                if page[position >> 3] & bit:
+                    duplicates[cell.added_id] += 1
+                page[position >> 3] |= bit
+            self.records[file] = reader.cells
+            if reader.torn_bytes:
+                self.torn[file.path] = reader.torn_bytes
+            if not reader.closed:
+                self.unclosed.add(file.path)
+        return duplicates
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Missing:
+    """A gap in an archive: a file that is missing, or holds fewer originals than the job recorded.
+
+    Attributes:
+        file: name of the file; empty if the job did not record file names.
+        found: originals in the file; None if the file is missing.
+        expected: minimum number of originals, as recorded by the job.
+    """
+
+    job_id: int
+    shard: int
+    file: str
+    found: int | None
+    expected: int
+
+    def __str__(self) -> str:
+        name = self.file or "the archive"
+        gap = (
+            f"{name} with {self.expected:,} originals is missing"
+            if self.found is None
+            else f"{name} holds {self.found:,} originals instead of at least {self.expected:,}"
+        )
+        return f"job {self.job_id}, shard {self.shard}: {gap}"
+
+
+def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[ArchiveFile, int]) -> list[Missing]:
+    """Compare the files of a job's archive with the number of originals that the job recorded.
+
+    A killed runner recorded only what it wrote up to its last checkpoint, about a second earlier.
+
+    Args:
+        job_id: the job.
+        states: the job's shard states, with counters, for the shards to compare.
+        records: cells in each file, as counted by ``Originals``.
+    """
+    counts: dict[str, int] = {}
+    by_shard: Counter[int] = Counter()
+    for file, count in records.items():
+        if file.job_id == job_id:
+            counts[file.path.name] = count
+            by_shard[file.shard] += count
+    missing: list[Missing] = []
+    for state in states:
+        recorded = ShardTally.of(state).archived
+        gaps = [
+            Missing(job_id, state.shard, name, counts.get(name), cells)
+            for name, cells in sorted(recorded.items())
+            if counts.get(name, -1) < cells
+        ]
+        if not gaps and by_shard[state.shard] < state.cells:
+            gaps = [Missing(job_id, state.shard, "", by_shard[state.shard], state.cells)]
+        missing += gaps
+    return missing
+
+
+def missing_text(missing: Iterable[Missing]) -> str | None:
+    """Return a sentence that names the shards with missing originals, or None if there are none."""
+    found: Counter[int] = Counter()
+    expected: Counter[int] = Counter()
+    for gap in missing:
+        found[gap.shard] += gap.found or 0
+        expected[gap.shard] += gap.expected
+    if not expected:
+        return None
+    shards = [f"{shard} ({found[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
+    more = f" and {len(shards) - _SHARDS_NAMED:,} more" if len(shards) > _SHARDS_NAMED else ""
+    return (
+        f"originals are missing from the archive for shards {', '.join(shards[:_SHARDS_NAMED])}{more}; "
+        "name every folder of the archive with --archive"
+    )
+
+
+def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -> Iterator[list[ArchivedCell]]:
+    """Split cells into chunks for one statement each; a chunk holds no cell twice."""
+    chunk: dict[int, ArchivedCell] = {}
+    size = 0
+    for cell in cells:
+        if cell.added_id in chunk:
+            yield list(chunk.values())
+            chunk, size = {}, 0
+        chunk[cell.added_id] = cell
+        size += len(cell.body)
+        if len(chunk) >= most_cells or size >= most_bytes:
+            yield list(chunk.values())
+            chunk, size = {}, 0
+    if chunk:
+        yield list(chunk.values())
+
+
+def bodies_of(
+    store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
+) -> Iterator[tuple[int, bytes]]:
+    """Read the bodies of cells, at most ``most_bytes`` per statement; cells that no longer exist are left out."""
+    internals = internals_of(store)
+    ids: list[int] = []
+    size = 0
+    for cell in cells:
+        if ids and size + cell.body_bytes > most_bytes:
+            for stored in internals.read_stored(shard, ids):
+                yield stored.added_id, stored.body
+            ids, size = [], 0
+        ids.append(cell.added_id)
+        size += cell.body_bytes
+    if ids:
+        for stored in internals.read_stored(shard, ids):
+            yield stored.added_id, stored.body

@@ -1,0 +1,427 @@
+"""Predict what a migration would find, change and cost, from a sample of the cells. Read-only.
+
+Every figure is an interval. If the whole datastore is read, because it is small or on request, the figures are exact.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemaless.base.events import Listener, ignore_events
+from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import Interval, summed
+from schemaless.cell import CellKey
+from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.recode import Recoded, recode
+from schemaless.codec.registry import DEFAULT, Codec, codec_names
+from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.ops.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
+from schemaless.planning.sampling.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
+from schemaless.planning.sampling.sampling import (
+    BOUNDS,
+    Bounds,
+    Key,
+    Sample,
+    Window,
+    WindowFigures,
+    sample,
+    window_rows,
+)
+from schemaless.planning.sampling.sizing import content_values, rebuilt_files
+from schemaless.planning.sampling.table_sizes import TableSize, known_table_sizes, layout_of
+from schemaless.store.cells.paging import PageSize, Row
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+
+Values = defaultdict[Key, float]
+
+UNKNOWN: Final = "unknown"
+"""Codec name for a body whose first bytes identify no codec."""
+
+_LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+_EXAMPLES: Final = 20
+_EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
+
+_GROWN_BYTES: Final = (3 << 20, 8 << 20)
+"""Minimum and typical measured growth of a file with 5 to 100 MB of bodies in overflow pages, in bytes."""
+
+_WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
+"""Share of a run's time spent in UPDATEs rather than in reading and re-encoding (docs/migration-reference.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecFound:
+    """Cells of a column that are encoded with one codec."""
+
+    column_name: str
+    codec: str
+    cells: Interval
+    body_bytes: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Predicted change to a column, or to all columns.
+
+    Attributes:
+        cells: bodies to replace.
+        bytes_before: size of those bodies now.
+        bytes_after: size of those bodies after the run.
+        after_share: ``bytes_after`` over ``bytes_before``; None if no body would be replaced.
+    """
+
+    cells: Interval
+    bytes_before: Interval
+    bytes_after: Interval
+    after_share: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Bodies that a run would leave unchanged for one reason."""
+
+    cells: Interval
+    body_bytes: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A cell that a run would leave unchanged."""
+
+    key: CellKey
+    shard: int
+    added_id: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """Estimated run time of one worker, and the measured rates behind the estimate.
+
+    Attributes:
+        seconds: run time without throttling.
+        read_bytes_per_s: body bytes read from the servers per second, one window at a time.
+        recode_bytes_per_s: body bytes decoded, re-encoded and verified per second on this machine.
+    """
+
+    seconds: Interval
+    read_bytes_per_s: float
+    recode_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogCost:
+    """Bytes that a run would add to the binary logs of the primaries.
+
+    Attributes:
+        noblob: with ``binlog_row_image=NOBLOB`` and no statement text, the settings that a run applies if its account
+            is allowed to.
+        full: with full row images.
+        kept: whether at least one server writes a binary log.
+        grants: the GRANT that the account needs for these settings, by cluster; empty if no privilege is missing.
+    """
+
+    noblob: Interval
+    full: Interval
+    kept: bool
+    grants: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesForecast:
+    """Sizes of the table files of all shards together, in bytes.
+
+    Attributes:
+        files: current size, as far as the account may see it.
+        growth: growth by the end of a run. The upper bound assumes that the server purges nothing during the run.
+        rebuilt_now: size after a rebuild without a run.
+        rebuilt_after: size after a run and a rebuild.
+        largest_rebuild_bytes: free space needed to rebuild the largest shard, besides its old file.
+    """
+
+    files: TableSize
+    growth: Interval
+    rebuilt_now: Interval
+    rebuilt_after: Interval
+    largest_rebuild_bytes: float
+
+
+@dataclass(slots=True)
+class MigrationPlan:
+    """What a run would find, change and cost.
+
+    Attributes:
+        codec: target codec.
+        shards: number of shards sampled.
+        sample: the sample behind the figures.
+        stored: all cells, by column and codec.
+        columns: predicted change by column.
+        total: predicted change of all columns together.
+        kept_as_text: bodies to replace that would remain JSON text in an envelope, by reason.
+        left: cells that would be left unchanged, by reason.
+        examples: some of those cells.
+        run_time: estimated run time; None if no body would be replaced.
+        binary_log: estimated binary log volume; None if no body would be replaced.
+        space: current and predicted file sizes; None if a server's page size is not supported.
+    """
+
+    codec: str
+    shards: int
+    sample: Sample
+    stored: list[CodecFound]
+    columns: dict[str, Change]
+    total: Change
+    kept_as_text: dict[str, Interval]
+    left: dict[str, Left]
+    examples: list[Example]
+    run_time: RunTime | None
+    binary_log: LogCost | None
+    space: FilesForecast | None
+
+    @property
+    def cells(self) -> Interval:
+        """Number of cells in the sampled shards."""
+        return self.sample.total(("rows",))
+
+
+def plan_migration(
+    store: Datastore,
+    codec: Codec = DEFAULT,
+    *,
+    sources: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
+    shards: Iterable[int] | None = None,
+    exact: bool = False,
+    seed: int | None = None,
+    bounds: Bounds = BOUNDS,
+    listener: Listener = ignore_events,
+) -> MigrationPlan:
+    """Predict a run by re-encoding a sample of the cells in memory, without changing anything.
+
+    Args:
+        store: the datastore.
+        codec: target codec; ``LEGACY`` to predict the conversion back to JSON text.
+        sources: consider only bodies stored in these codecs; by default every body that is not in ``codec``.
+        columns: consider only cells of these columns, all by default.
+        shards: shard numbers, all by default.
+        exact: read every cell, which takes as long as a run without its UPDATEs.
+        seed: seed of the sample; the same seed draws the same sample. Taken from the clock by default.
+        bounds: size of the sample; ignored if ``exact``.
+        listener: receives the total, then the progress, in windows.
+
+    Returns:
+        The prediction.
+
+    Raises:
+        InvalidInput: a shard or a codec does not exist.
+        InvalidCell: a column name is invalid.
+        ServerError: a server cannot be reached.
+    """
+    for name in columns or ():
+        check_column_name(name)
+    for name in sources or ():
+        if name not in codec_names():
+            raise InvalidInput(f"unknown codec {name!r}; use one of {', '.join(codec_names())}")
+    numbers = internals_of(store).chosen_shards(shards)
+    work = _WindowMeasure(store, codec, sources, columns, _layouts(store, numbers))
+    taken = sample(
+        internals_of(store).shards,
+        numbers,
+        work.measure,
+        seed=time.time_ns() % 1_000_000 if seed is None else seed,
+        bounds=_EXACT if exact else bounds,
+        listener=listener,
+    )
+    return _plan(taken, work, numbers)
+
+
+@dataclass(slots=True)
+class _WindowMeasure:
+    """Measures windows, and also collects figures that cannot be added up window by window."""
+
+    store: Datastore
+    codec: Codec
+    sources: Collection[str] | None
+    columns: Collection[str] | None
+    layouts: dict[int, Layout] | None
+    examples: list[Example] = field(default_factory=list)
+    read_s: float = 0.0
+    recode_s: float = 0.0
+    recoded_bytes: int = 0
+    size: PageSize = field(default_factory=PageSize)
+
+    def measure(self, window: Window) -> WindowFigures:
+        values: Values = defaultdict(float)
+        rows = body_bytes = 0
+        layout = MYSQL if self.layouts is None else self.layouts[window.shard]
+        kind = str(layout)
+        now, after = Packer(layout), Packer(layout)
+        waited = time.perf_counter()
+        for row in window_rows(internals_of(self.store).shards, window, self.size):
+            self.read_s += time.perf_counter() - waited
+            rows += 1
+            body_bytes += len(row[4])
+            after_bytes = None
+            if self.columns is None or row[2] in self.columns:
+                after_bytes = self._add(row, window.shard, values)
+            now.add(row[2], len(row[4]))
+            after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
+            if after_bytes is not None:
+                values["new pages", kind] += new_pages(row[2], len(row[4]), after_bytes, layout)
+            waited = time.perf_counter()
+        values["rows",] = rows
+        for when, packer in (("now", now), ("after", after)):
+            values.update(content_values(packer.content(), when, kind))
+        return WindowFigures(values, rows, body_bytes)
+
+    def _add(self, row: Row, shard: int, values: Values) -> int | None:
+        """Add the values of a row; return the length of its new body, or None if it would be left unchanged."""
+        column, body = row[2], row[4]
+        try:
+            name = describe_body(body).name
+        except CorruptBody:
+            name = UNKNOWN
+        values["stored", column, name] += 1
+        values["stored bytes", column, name] += len(body)
+        if self.sources is not None and name not in self.sources:
+            return None
+        started = time.perf_counter()
+        try:
+            dictionaries = internals_of(self.store).dictionaries
+            done = counts_as(body, self.codec, dictionaries)
+            recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
+        except _LEFT as error:
+            self._leave(row, shard, error, values)
+            return None
+        if recoded is None or recoded.unchanged:
+            return None
+        self.recode_s += time.perf_counter() - started
+        self.recoded_bytes += len(body)
+        self._change(column, body, recoded, values)
+        return len(recoded.body)
+
+    def _change(self, column: str, body: bytes, recoded: Recoded, values: Values) -> None:
+        before, after = len(body), len(recoded.body)
+        values["cells", column] += 1
+        values["before", column] += before
+        values["after", column] += after
+        if recoded.keep_reason is not None:
+            values["kept", recoded.keep_reason] += 1
+
+    def _leave(self, row: Row, shard: int, error: Exception, values: Values) -> None:
+        reason = type(error).__name__
+        values["left", reason] += 1
+        values["left bytes", reason] += len(row[4])
+        if len(self.examples) < _EXAMPLES:
+            key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
+            self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
+
+
+def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> MigrationPlan:
+    names = [name for _, name in taken.keys_of("cells")]
+    total = _change(taken, names)
+    return MigrationPlan(
+        codec=str(work.codec),
+        shards=len(numbers),
+        sample=taken,
+        stored=[
+            CodecFound(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
+            for _, column, name in taken.keys_of("stored")
+        ],
+        columns={name: _change(taken, [name]) for name in names},
+        total=total,
+        kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.keys_of("kept")},
+        left={
+            reason: Left(taken.count(("left", reason)), taken.total(("left bytes", reason)))
+            for _, reason in taken.keys_of("left")
+        },
+        examples=work.examples,
+        run_time=_run_time(taken, work, total) if names else None,
+        binary_log=_log_cost(work.store, total, numbers) if names else None,
+        space=_space(taken, work, numbers),
+    )
+
+
+def _change(taken: Sample, names: list[str]) -> Change:
+    before, after = [("before", name) for name in names], [("after", name) for name in names]
+    return Change(
+        taken.count(*(("cells", name) for name in names)),
+        taken.total(*before),
+        taken.total(*after),
+        taken.ratio(after, before),
+    )
+
+
+def _run_time(taken: Sample, work: _WindowMeasure, total: Change) -> RunTime:
+    read_bytes_per_s = taken.body_bytes / max(work.read_s, 1e-9)
+    recode_bytes_per_s = work.recoded_bytes / max(work.recode_s, 1e-9)
+    one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
+    before = total.bytes_before
+    return RunTime(
+        Interval(*(size * one_byte_s / (1 - share) for size, share in zip(before, _WRITE_SHARE, strict=True))),
+        read_bytes_per_s,
+        recode_bytes_per_s,
+    )
+
+
+def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
+    internals = internals_of(store)
+    grants: dict[str, str] = {}
+    kept = False
+    for cluster in {internals.topology.cluster_of(number) for number in numbers}:
+        log = internals.shards.pool_for(cluster.primary).run(binary_log)
+        kept = kept or log.kept
+        if log.grant is not None:
+            grants[cluster.name] = log.grant
+
+    def cost(image: str) -> Interval:
+        log = BinaryLog(True, "ROW", True, image, None)
+        ends = zip(total.cells, total.bytes_before, total.bytes_after, strict=True)
+        return Interval(*(predicted_bytes(log, *map(round, counts)) for counts in ends))
+
+    return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
+
+
+def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
+    """Return the page layout of each shard's server; None if any server's layout is not supported."""
+    internals = internals_of(store)
+    by_cluster: dict[str, Layout] = {}
+    layouts = {}
+    for number in numbers:
+        cluster = internals.topology.cluster_of(number)
+        if cluster.name not in by_cluster:
+            try:
+                by_cluster[cluster.name] = layout_of(internals.shards.pool_for(cluster.primary), cluster.engine)
+            except InvalidInput:
+                return None
+        layouts[number] = by_cluster[cluster.name]
+    return layouts
+
+
+def _space(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> FilesForecast | None:
+    if work.layouts is None:
+        return None
+    internals = internals_of(work.store)
+    sizes: list[TableSize] = []
+    for node, databases in internals.databases_by_node(numbers).items():
+        sizes += known_table_sizes(internals.shards.pool_for(node), list(databases)).values()
+    files = sum(sizes, TableSize(0, 0))
+    kinds = Counter(work.layouts[number] for number in numbers)
+    rebuilt = {
+        when: summed(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
+        for when in ("now", "after")
+    }
+    pages = taken.total(*taken.keys_of("new pages"))
+    unpurged = pages.high * PAGE_BYTES
+    least, usual = (len(numbers) * grown for grown in _GROWN_BYTES)
+    growth = Interval(
+        min(unpurged, least), min(unpurged, max(usual, unpurged / 2)), unpurged + (usual if unpurged else 0)
+    )
+    largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
+    return FilesForecast(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)

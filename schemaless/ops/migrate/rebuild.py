@@ -1,0 +1,528 @@
+"""Rebuild tables online, one at a time on each server, to return the free space in their files to the disk.
+
+On MySQL, the table is copied at the job's pace (``table_copy.py``). On MariaDB, the server rebuilds it with one ALTER.
+On MyRocks, a rebuild is a compaction of the whole server, once per job.
+
+A running ALTER cannot be throttled, and each replica repeats it and lags by its duration; a copy needs one to build its
+index. All checks are therefore made before a rebuild starts: free disk space, predicted duration, and whether the
+replicas have caught up with the previous rebuild.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Unpack
+
+from schemaless.base.events import Advanced, Listener, ignore_events
+from schemaless.base.numbers import Interval
+from schemaless.errors import AccessDenied, InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.ops.jobs.job import ClusterState, Job, ShardState
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.migrate.sql import (
+    SELECT_REBUILD_SETTINGS,
+    SELECT_TEMPORARY_FOLDER,
+    rebuild_table,
+    select_table_created,
+)
+from schemaless.ops.migrate.table_copy import NotRebuilt, TableCopy, gave_up, pause_s
+from schemaless.planning.sampling.sizing import PredictedSize, predict
+from schemaless.planning.sampling.table_sizes import (
+    TableSize,
+    disk_space_of,
+    known_table_sizes,
+    layout_of,
+    rebuild_log_bytes,
+)
+from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
+from schemaless.schema.sql import COMPACT
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection
+from schemaless.wire.errors import DuplicateKey
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.sql.sessions import set_session, take_lock
+
+ASSUMED_BYTES_PER_S: Final = Interval(10e6, 40e6, 200e6)
+"""Assumed rebuild speed until a cluster has measurements: bytes of the larger of old and new file, per second."""
+
+MOST_LAG_S: Final = 366 * 86_400
+"""Upper limit of ``RebuildSpec.max_rebuild_lag_s``, in seconds."""
+
+MOST_FREE_BYTES: Final = 2**63 - 1
+"""Upper limit of ``RebuildSpec.free_bytes``."""
+
+MOST_TRIES: Final = 3_600
+"""Upper limit of ``RebuildSpec.lock_wait_s``, in seconds, and of ``RebuildSpec.attempts``."""
+
+_SPREAD: Final = 1.5
+"""Factor by which a rebuild may be slower or faster than the measured ones."""
+
+_JOBS_MEASURED: Final = 5
+_BYTES: Final = "rebuilt_bytes"
+_SECONDS: Final = "rebuild_s"
+_LAG_SECONDS: Final = "rebuild_lag_s"
+_STATEMENT_S: Final = 7 * 24 * 3600.0
+_COMPACTED: Final = "compacted"
+_LOCK_POLL_S: Final = 1.0
+_CREATED_POLL_S: Final = 0.1
+_LOG_TOO_SMALL: Final = 1799
+_TEMPORARY_FOLDER_FULL: Final = 1878
+_NEEDED_PER_CELL: Final = 64
+"""Disk space for sorting the unique key, in bytes per cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildSpec(JobSpec):
+    """The parameters of a rebuild, stored with its job.
+
+    Attributes:
+        max_rebuild_lag_s: skip a shard of a cluster with replicas if its rebuild may take longer than this, in seconds.
+        free_bytes: free disk space of each server according to the operator, used where it cannot be determined.
+        lock_wait_s: time that the rebuild waits for transactions that use the table, in seconds. New writers queue up
+            while it waits.
+        attempts: maximum number of attempts per shard.
+    """
+
+    max_rebuild_lag_s: float = 600.0
+    free_bytes: int | None = None
+    lock_wait_s: int = 2
+    attempts: int = 30
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_rebuild_lag_s <= MOST_LAG_S:
+            raise InvalidInput(
+                f"max_rebuild_lag_s must be above 0 seconds and at most {MOST_LAG_S:,}, got {self.max_rebuild_lag_s!r}"
+            )
+        if self.free_bytes is not None and not 0 <= self.free_bytes <= MOST_FREE_BYTES:
+            raise InvalidInput(f"free_bytes must be from 0 to {MOST_FREE_BYTES:,}, got {self.free_bytes!r}")
+        for name in ("lock_wait_s", "attempts"):
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= MOST_TRIES:
+                raise InvalidInput(f"{name} must be an integer from 1 to {MOST_TRIES:,}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """Predicted cost and gain of rebuilding a shard.
+
+    Attributes:
+        shard: shard number.
+        cluster: name of the cluster.
+        replicas: number of the cluster's replicas.
+        size: current file size.
+        prediction: predicted file size.
+        seconds: predicted duration in seconds.
+        lag_s: predicted lag of the replicas, in seconds.
+        needed_bytes: free disk space needed during the rebuild.
+        free_bytes: free disk space; None if unknown.
+        refusal: why the shard would be skipped, or None.
+    """
+
+    shard: int
+    cluster: str
+    replicas: int
+    size: TableSize
+    prediction: PredictedSize
+    seconds: Interval
+    lag_s: Interval
+    needed_bytes: float
+    free_bytes: int | None
+    refusal: str | None
+
+
+def plan_rebuild(
+    store: Datastore,
+    spec: RebuildSpec,
+    shards: Iterable[int] | None = None,
+    *,
+    seed: int | None = None,
+    listener: Listener = ignore_events,
+) -> list[RebuildPlan]:
+    """Predict the cost and the gain of rebuilding each shard, without changing anything.
+
+    Args:
+        store: the datastore.
+        spec: parameters of the rebuild.
+        shards: shard numbers, all by default.
+        seed: seed of the samples; taken from the clock by default.
+        listener: receives the progress, in shards.
+
+    Returns:
+        A plan for each shard, in the order of ``shards``.
+
+    Raises:
+        InvalidInput: a shard does not exist, or a server's page size is not supported.
+        ServerError: a server cannot be reached.
+    """
+    chosen = internals_of(store).chosen_shards(shards)
+    seed = time.time_ns() % 1_000_000 if seed is None else seed
+    speeds = _Speeds(JobStore(store))
+
+    def plan_shard(shard: int) -> RebuildPlan:
+        return _plan_shard(store, shard, spec, speeds, seed)
+
+    plans = {}
+    by_server = [(internals_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen]
+    for plan in on_servers(by_server, plan_shard):
+        plans[plan.shard] = plan
+        listener(Advanced())
+    return [plans[shard] for shard in chosen]
+
+
+class _Speeds:
+    """Rebuild speeds by cluster, in bytes per second, as measured in recent rebuilds."""
+
+    def __init__(self, job_store: JobStore) -> None:
+        states = [
+            state for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:] for state in job_store.clusters(job.job_id)
+        ]
+        self.of_rebuilds = self._measured(states, _SECONDS)
+        self.of_replicas = self._measured(states, _LAG_SECONDS)
+
+    @staticmethod
+    def _measured(states: Iterable[ClusterState], measure: str) -> dict[str, Interval]:
+        bytes_done: Counter[str] = Counter()
+        seconds: Counter[str] = Counter()
+        for state in states:
+            bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
+            seconds[state.cluster] += state.measures.get(measure, 0)
+        means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
+        return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+
+
+def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds, seed: int) -> RebuildPlan:
+    internals = internals_of(store)
+    cluster = internals.topology.cluster_of(shard)
+    pool = internals.shards.pool_for(cluster.primary)
+    database = internals.shards.database(shard)
+    size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
+    prediction = predict(store, shard, layout_of(pool, cluster.engine), seed)
+    work = max(size.file_bytes, prediction.file_bytes.high)
+    seconds, lag_s = (
+        Interval(work / speed.high, work / speed.mid, work / speed.low)
+        for speed in (
+            speeds.of_rebuilds.get(cluster.name, ASSUMED_BYTES_PER_S),
+            speeds.of_replicas.get(cluster.name, ASSUMED_BYTES_PER_S),
+        )
+    )
+    own_file, logged = pool.run(lambda connection: connection.rows(SELECT_REBUILD_SETTINGS)[0])
+    needed = prediction.file_bytes.high + _NEEDED_PER_CELL * prediction.cells.high
+    if pool.run(lambda connection: connection.is_mariadb):
+        # The log of concurrent writes.
+        needed += rebuild_log_bytes(pool)
+    elif int(logged):
+        # The binary log, which receives all copied cells.
+        needed += prediction.body_bytes.high
+    disk = disk_space_of(pool, database)
+    free = spec.free_bytes if disk is None else disk.free_bytes
+    refusal = None
+    if cluster.engine == INNODB.name and not int(own_file):
+        refusal = (
+            f"innodb_file_per_table is OFF on {cluster.primary}: a rebuilt table might be stored in the shared system "
+            "tablespace, whose file never shrinks; set the variable to ON there, then run the rebuild again"
+        )
+    elif free is not None and needed > free:
+        refusal = (
+            f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
+            "free; free some space, then run the rebuild again"
+        )
+    elif cluster.replicas and cluster.engine == INNODB.name and lag_s.high > spec.max_rebuild_lag_s:
+        refusal = (
+            f"its rebuild may make the replicas of {cluster.name} lag by {lag_s.high:,.0f} s, which exceeds the "
+            f"limit of {spec.max_rebuild_lag_s:g} s; raise the limit with --max-rebuild-lag"
+        )
+    return RebuildPlan(
+        shard, cluster.name, len(cluster.replicas), size, prediction, seconds, lag_s, needed, free, refusal
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRebuilt:
+    """Result of the rebuild of a shard.
+
+    Attributes:
+        shard: shard number.
+        cluster: name of the cluster.
+        state: "done", "failed" (the table is unchanged) or "waiting".
+        before_bytes: file size before the rebuild.
+        after_bytes: file size after the rebuild; None unless ``state`` is "done".
+        predicted: predicted file size; None if there was no prediction.
+        seconds: duration of the rebuild without the attempts that failed, or None.
+        attempts: number of attempts to rebuild the table or, on MySQL, to swap it.
+        message: why the shard was skipped, or another remark.
+    """
+
+    shard: int
+    cluster: str
+    state: str
+    before_bytes: int
+    after_bytes: int | None
+    predicted: Interval | None
+    seconds: float | None
+    attempts: int
+    message: str | None
+
+    @property
+    def off(self) -> float | None:
+        """Relative error of the prediction; positive if it was too high."""
+        if self.predicted is None or not self.after_bytes:
+            return None
+        return self.predicted.mid / self.after_bytes - 1
+
+
+def weigh_files(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
+    """Return the file size of each shard in bytes, but at least 1."""
+    internals = internals_of(store)
+    sizes: dict[int, int] = {}
+    for node, names in internals.databases_by_node(shards).items():
+        known = known_table_sizes(internals.shards.pool_for(node), list(names))
+        sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
+    return sizes
+
+
+def run(
+    store: Datastore, spec: RebuildSpec | None = None, shards: Iterable[int] | None = None, **how: Unpack[RunOptions]
+) -> list[ShardRebuilt]:
+    """Rebuild shards as a job in the catalog: start a job, or continue an unfinished one with the same spec.
+
+    Applications keep reading and writing. After an interruption, even kill -9 of this process or of a server, each
+    table is either unchanged or completely rebuilt, and repeating the call continues the job.
+
+    Args:
+        store: the datastore; its account needs the role ``move``.
+        spec: parameters of the rebuild.
+        shards: shard numbers, all by default.
+        how: see ``RunOptions``. More workers than clusters are of no use.
+
+    Returns:
+        The result of each shard, including those that earlier runs of the job rebuilt.
+
+    Raises:
+        SchemalessError: as for ``JobKind.run``.
+    """
+    return outcome_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
+
+
+def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
+    """Return the result of a job so far."""
+    return [
+        _rebuilt(state, internals_of(store).topology.cluster_of(state.shard).name)
+        for state in JobStore(store).shards(job.job_id)
+    ]
+
+
+def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
+    counters = state.counters
+    predicted = counters.get("predicted")
+    return ShardRebuilt(
+        state.shard,
+        cluster,
+        state.state,
+        state.bytes_before,
+        state.bytes_after if state.state == "done" else None,
+        None if predicted is None else Interval(*predicted),
+        counters.get("seconds"),
+        counters.get("attempts", 0),
+        state.message or counters.get("note"),
+    )
+
+
+def work(store: Datastore, shard_run: ShardRun) -> None:
+    """Rebuild one shard; runs in a worker."""
+    internals = internals_of(store)
+    pool = internals.shards.pools.new_pool(
+        internals.topology.cluster_of(shard_run.state.shard).primary,
+        PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1),
+    )
+    try:
+        with pool.connection(shard_run.state.shard) as connection, connection.whole():
+            _ShardWork(store, shard_run, connection).rebuild()
+            # Closing the session drops its settings and its lock.
+            connection.unfinished = True
+    finally:
+        pool.close()
+
+
+REBUILD: Final = JobKind("rebuild", RebuildSpec, weigh_files, work)
+
+
+class _ShardWork:
+    def __init__(self, store: Datastore, shard_run: ShardRun, connection: Connection) -> None:
+        self._store = store
+        self._internals = internals_of(store)
+        self._run = shard_run
+        self._state = shard_run.state
+        self._connection = connection
+        self._database = self._internals.shards.database(shard_run.state.shard)
+        self._spec = RebuildSpec.of(shard_run.job)
+
+    def rebuild(self) -> None:
+        """Rebuild the table, unless an earlier runner or its server already did, or a check refuses it."""
+        try:
+            self._rebuild()
+        except NotRebuilt as refused:
+            self._skip(str(refused))
+
+    def _rebuild(self) -> None:
+        copies = not self._connection.is_mariadb
+        if copies:
+            copy = TableCopy(
+                self._internals.shards, self._run, self._connection, self._spec.lock_wait_s, self._spec.attempts
+            )
+            copy.lock()
+        self._lock_server()
+        # Check the identity of the shard before anything is changed.
+        self._internals.shards.verify(self._state.shard, self._node)
+        counters = self._state.counters
+        if copy.take_over() if copies else "made" in counters and counters["made"] != self._created():
+            # The server completed the ALTER of a runner that died, or the runner died after the swap.
+            counters["note"] = "its runner died, but the rebuild was complete"
+            self._finish()
+            return
+        planned = _plan_shard(
+            self._store, self._state.shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000
+        )
+        if planned.refusal is not None:
+            raise NotRebuilt(planned.refusal)
+        counters |= {
+            "predicted": list(planned.prediction.file_bytes),
+            "predicted_seconds": list(planned.seconds),
+            "free_checked": planned.free_bytes is not None,
+            "measured": planned.size.measured,
+        }
+        self._state.bytes_before = planned.size.file_bytes
+        if engine_of_cells(self._connection, self._database) is ROCKSDB:
+            self._compact()
+            return
+        try:
+            if copies:
+                copy.rebuild()
+                took_s, lag_s = copy.copy_s + copy.index_s, copy.index_s
+            else:
+                self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
+                took_s = lag_s = self._alter()
+        except ServerRefused as error:
+            if error.code != _TEMPORARY_FOLDER_FULL:
+                raise
+            folder = self._connection.rows(SELECT_TEMPORARY_FOLDER)[0][0]
+            raise NotRebuilt(
+                f"the folder {folder} of {self._node}, in which the rebuild sorts its index, is full "
+                f"({error.message}). Make room for {_NEEDED_PER_CELL * planned.prediction.cells.high / 1e6:,.0f} MB "
+                "there, or set innodb_tmpdir to another folder, then run the rebuild again. The table is unchanged"
+            ) from error
+        counters["seconds"] = round(took_s, 3)
+        self._finish()
+        self._record_speed(took_s, lag_s)
+
+    def _compact(self) -> None:
+        """Compact all tables of the server once, when its first shard is due; a single shard cannot be compacted."""
+        if not self._cluster_measures().get(_COMPACTED):
+            self._run.gate()
+            self._state.counters["attempts"] = self._state.counters.get("attempts", 0) + 1
+            self._run.checkpoint()
+            began_s = time.monotonic()
+            try:
+                for statement in COMPACT:
+                    self._connection.execute(statement)
+            except AccessDenied as denied:
+                raise NotRebuilt(
+                    f"{denied.message}. MyRocks requires SUPER for a compaction: grant it to the account, or run on "
+                    f"{self._node}: {'; '.join(statement.decode() for statement in COMPACT)}"
+                ) from denied
+            self._state.counters["seconds"] = round(time.monotonic() - began_s, 3)
+            measures = {**self._cluster_measures(), _COMPACTED: 1}
+            self._run.job_store.record_on_cluster(self._run.job.job_id, self._run.cluster, measures)
+        else:
+            self._state.counters["note"] = "compacted together with another shard of the server"
+        self._finish()
+
+    def _cluster_measures(self) -> dict[str, float]:
+        states = self._run.job_store.clusters(self._run.job.job_id)
+        return next(dict(state.measures) for state in states if state.cluster == self._run.cluster)
+
+    @property
+    def _node(self) -> Node:
+        return self._internals.topology.cluster_of(self._state.shard).primary
+
+    def _lock_server(self) -> None:
+        """Wait until no other runner is rebuilding a shard of this datastore on this server.
+
+        The lock belongs to the session. If a client dies, the server keeps its session, and so the lock, until the
+        ALTER has ended.
+        """
+        lock = f"schemaless-rebuild-{self._store.name}"[:64]
+        self._run.gate()
+        while self._connection.rows(take_lock(lock, 0))[0][0] != 1:
+            self._run.pause(_LOCK_POLL_S)
+
+    def _created(self) -> str:
+        """Return the table's creation time, to the second; wait first if that second is not over yet."""
+        while True:
+            created, this_second = self._connection.rows(select_table_created(self._database))[0]
+            if not this_second:
+                return str(created)
+            time.sleep(_CREATED_POLL_S)
+
+    def _alter(self) -> float:
+        """Rebuild the table with an ALTER; return the duration of the one that succeeded, in seconds."""
+        counters = self._state.counters
+        for attempt in range(self._spec.attempts):
+            self._run.gate()
+            counters["attempts"] = counters.get("attempts", 0) + 1
+            counters["made"] = self._created()
+            self._run.checkpoint()
+            began_s = time.monotonic()
+            try:
+                self._connection.execute(rebuild_table(self._database))
+            except ServerTimeout as error:
+                # A transaction holds the table's metadata lock.
+                last: ServerError = error
+            except DuplicateKey as error:
+                # MariaDB before 10.8 aborts the ALTER when a concurrent INSERT meets a duplicate key.
+                last = error
+            except ServerRefused as error:
+                if error.code != _LOG_TOO_SMALL:
+                    raise
+                raise NotRebuilt(
+                    "the writes during the rebuild exceeded innodb_online_alter_log_max_size "
+                    f"({error.message}); raise that variable on the server, or run the rebuild again when there are "
+                    "fewer writes. The table is unchanged"
+                ) from error
+            else:
+                return time.monotonic() - began_s
+            if attempt + 1 < self._spec.attempts:
+                self._run.pause(pause_s(attempt))
+        raise NotRebuilt(gave_up(self._spec.attempts, last))
+
+    def _record_speed(self, took_s: float, lag_s: float) -> None:
+        """Add this rebuild to the cluster's measurements.
+
+        The lock on the server keeps other runners from doing so at the same time.
+        """
+        job_id, job_store = self._run.job.job_id, self._run.job_store
+        (state,) = (state for state in job_store.clusters(job_id) if state.cluster == self._run.cluster)
+        size = max(self._state.bytes_before, self._state.bytes_after)
+        measures = {
+            _BYTES: state.measures.get(_BYTES, 0) + size,
+            _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
+            _LAG_SECONDS: round(state.measures.get(_LAG_SECONDS, 0) + lag_s, 3),
+        }
+        job_store.record_on_cluster(job_id, self._run.cluster, measures)
+
+    def _skip(self, reason: str) -> None:
+        self._run.checkpoint()
+        self._run.job_store.leases.release(self._run.job.job_id, self._state, after="failed", message=reason)
+
+    def _finish(self) -> None:
+        sizes = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])
+        size = sizes.get(self._database, TableSize(0, 0))
+        self._state.bytes_after = size.file_bytes
+        self._state.counters["allocated_after"] = size.allocated_bytes
+        self._run.finish()

@@ -1,0 +1,230 @@
+"""Statements of migrations: scan a shard for bodies to replace, compare digests, replace bodies, rebuild tables."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from schemaless.store.cells.sql import _DESCRIPTOR, _names
+from schemaless.wire.sql.parts import (
+    CREATED_AT,
+    LIVE,
+    by_id,
+    cell_table,
+    escaped,
+    id_range,
+    numbers,
+    quoted_table,
+    table,
+    text,
+    texts,
+)
+
+_DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
+
+_ZSTD: Final = 2
+_NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
+
+
+def wanted_bodies(
+    target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
+) -> bytes:
+    """Return a condition for rows whose bodies may need re-encoding.
+
+    It excludes erased cells, and bodies already in the target format.
+
+    Args:
+        target: format byte of the target codec; None for legacy.
+        sources: match only bodies with these format bytes; empty for all.
+        columns: match only these columns; empty for all.
+        dictionary_id: dictionary of the target codec, if that is zstd; None for no dictionary.
+    """
+    head = b"SUBSTRING(body,1,%d)%b"
+
+    def having(form: int | None) -> bytes:
+        return head % ((1, b"<>x'C1'") if form is None else (2, b"=x'C1%02X'" % form))
+
+    test = head % ((1, b"=x'C1'") if target is None else (2, b"<>x'C1%02X'" % target))
+    if target is not None and target & 15 == _ZSTD:
+        named = _NAMES_NONE if dictionary_id is None else _names(dictionary_id)
+        test = b"(%b OR NOT (%b))" % (test, named)
+    if sources:
+        test += b" AND (%b)" % b" OR ".join(map(having, sources))
+    test += b" AND " + LIVE
+    if columns:
+        test += b" AND column_name IN (%b)" % texts(columns)
+    return test
+
+
+def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
+    """Select the next ``rows`` rows after an added_id.
+
+    Each row is a cell followed by the length of its body. The length is NULL where the body is not ``wanted``;
+    the body is NULL where it is not wanted or longer than ``max_body_bytes``.
+    """
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, "
+        b"IF(%b,LENGTH(body),NULL) FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        % (wanted, max_body_bytes, CREATED_AT, wanted, by_id(database), after, rows)
+    )
+
+
+def select_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select the added_id and the body's SHA-256, in hexadecimal, of the cells with these added_ids."""
+    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
+
+
+def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select the keys and body digests of the cells with these added_ids, without transferring the bodies."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
+
+
+def select_settled_digests(database: str, ids: Iterable[int], *, mariadb: bool) -> bytes:
+    """Select the same rows as ``select_stored_digests``; fails if an open transaction has written one of them."""
+    locked = b"LOCK IN SHARE MODE" if mariadb else b"FOR SHARE"
+    return b"%b %b NOWAIT" % (select_stored_digests(database, ids), locked)
+
+
+def select_block_digests(database: str, after: int, up_to: int) -> bytes:
+    """Select the same columns as ``select_stored_digests``, for the cells with ``after < added_id <= up_to``."""
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, by_id(database), id_range(after, up_to))
+
+
+def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies that have not changed since they were read, given ``(added_id, body read, new body)``.
+
+    The guard is a digest, because sending the old bodies would double the size of the binary log. The statement is an
+    UPDATE, because an upsert would bring back a cell that was erased in between. The number of matched rows is the
+    number of bodies that were still unchanged.
+    """
+    return replace_bodies(database, ((added_id, hashlib.sha256(old).digest(), new) for added_id, old, new in changes))
+
+
+def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies like ``update_bodies``, given ``(added_id, SHA-256 of the stored body, new body)``."""
+    parts = [b"UPDATE ("]
+    for position, (added_id, digest, new) in enumerate(changes):
+        if position:
+            parts += (b" UNION ALL SELECT %d,_binary'" % added_id, escaped(new), b"','%b'" % digest.hex().encode())
+        else:
+            names = b"' AS new_body,'%b' AS digest" % digest.hex().encode()
+            parts += (b"SELECT %d AS id,_binary'" % added_id, escaped(new), names)
+    parts.append(
+        b") AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "
+        b"SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % cell_table(database)
+    )
+    return b"".join(parts)
+
+
+SHOW_BINARY_LOG_SETTINGS: Final = (
+    b"SHOW SESSION VARIABLES WHERE Variable_name IN "
+    b"('log_bin', 'binlog_format', 'binlog_row_image', 'binlog_rows_query_log_events', 'binlog_annotate_row_events')"
+)
+
+
+def select_table_created(database: str) -> bytes:
+    """Select, as text, when the ``cell`` table was created or rebuilt, and whether that was in the current second."""
+    return (
+        b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
+    )
+
+
+def rebuild_table(database: str) -> bytes:
+    """Rebuild the ``cell`` table online."""
+    return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
+
+
+def create_copy(database: str, name: str) -> tuple[bytes, ...]:
+    """Create an empty copy of the ``cell`` table without its unique key, which is faster to build at the end."""
+    created = quoted_table(database, name)
+    return b"CREATE TABLE %b LIKE %b" % (created, cell_table(database)), b"ALTER TABLE %b DROP KEY cell_key" % created
+
+
+def add_unique_key(database: str, name: str) -> bytes:
+    """Add the unique key to a copy of the ``cell`` table."""
+    key = b"ADD UNIQUE KEY cell_key (row_key, column_name, ref_key)"
+    return b"ALTER TABLE %b %b, ALGORITHM=INPLACE" % (quoted_table(database, name), key)
+
+
+def select_has_key(database: str, name: str) -> bytes:
+    """Select whether a copy of the ``cell`` table has its unique key."""
+    return (
+        b"SELECT COUNT(*)>0 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b AND TABLE_NAME=%b "
+        b"AND INDEX_NAME='cell_key'" % (text(database), text(name))
+    )
+
+
+def select_extent(database: str, name: str, after: int, up_to: int, rows: int, max_bytes: int) -> bytes:
+    """Select the last added_id (NULL if there are no rows), the number and the total size of the next rows of a table.
+
+    They are at most ``rows`` rows, and at most one more than fit into ``max_bytes``.
+    """
+    page = (
+        b"SELECT added_id, LENGTH(body)+100 AS size FROM %b FORCE INDEX (PRIMARY) WHERE %b "
+        b"ORDER BY added_id LIMIT %d" % (quoted_table(database, name), id_range(after, up_to), rows)
+    )
+    return (
+        b"SELECT MAX(added_id), COUNT(*), SUM(size) FROM (SELECT added_id, size, SUM(size) OVER (ORDER BY added_id "
+        b"ROWS UNBOUNDED PRECEDING) AS total FROM (%b) AS page) AS totals WHERE total-size<%d" % (page, max_bytes)
+    )
+
+
+def copy_cells(database: str, name: str, after: int, up_to: int | None = None) -> bytes:
+    """Copy the cells with ``after < added_id <= up_to`` into another table of the shard."""
+    return b"INSERT INTO %b SELECT * FROM %b WHERE %b ORDER BY added_id" % (
+        quoted_table(database, name),
+        by_id(database),
+        id_range(after, up_to),
+    )
+
+
+def copy_erasures(database: str, name: str, after: int) -> bytes:
+    """Copy the bodies of the cells that were erased after an event into a copy of the ``cell`` table."""
+    log, copy, cell = table(database, b"erased_cell"), quoted_table(database, name), cell_table(database)
+    return (
+        b"UPDATE %b STRAIGHT_JOIN %b ON %b.added_id=%b.added_id STRAIGHT_JOIN %b ON %b.added_id=%b.added_id "
+        b"SET %b.body=%b.body WHERE %b.event_id>%d" % (log, copy, copy, log, cell, cell, log, copy, cell, log, after)
+    )
+
+
+def lock_for_swap(database: str, name: str) -> bytes:
+    """Lock the ``cell`` table, its copy and the log of erased cells until ``UNLOCK_TABLES``."""
+    names = (cell_table(database), quoted_table(database, name), table(database, b"erased_cell"))
+    return b"LOCK TABLES %b WRITE, %b WRITE, %b READ" % names
+
+
+def count_lacking(database: str, name: str, after: int, up_to: int) -> bytes:
+    """Count a table's rows that the ``cell`` table lacks or has otherwise, except for erased cells."""
+    columns = (b"added_id", b"row_key", b"column_name", b"ref_key", b"created_at", b"body")
+    return (
+        b"SELECT COUNT(*) FROM (SELECT * FROM %b WHERE %b) AS old LEFT JOIN %b AS new ON %b WHERE new.added_id IS NULL "
+        b"AND old.added_id NOT IN (SELECT added_id FROM %b)"
+        % (
+            quoted_table(database, name),
+            id_range(after, up_to),
+            cell_table(database),
+            b" AND ".join(b"new.%b=old.%b" % (column, column) for column in columns),
+            table(database, b"erased_cell"),
+        )
+    )
+
+
+SELECT_TRANSACTIONS: Final = (
+    b"SELECT t.PROCESSLIST_ID=CONNECTION_ID(), t.PROCESSLIST_ID, e.EVENT_ID, ROUND(e.TIMER_WAIT/1e12) "
+    b"FROM performance_schema.events_transactions_current AS e JOIN performance_schema.threads AS t USING (THREAD_ID) "
+    b"WHERE e.STATE='ACTIVE' AND e.AUTOCOMMIT='NO' AND t.PROCESSLIST_ID IS NOT NULL "
+    b"AND e.ISOLATION_LEVEL IN ('REPEATABLE READ','SERIALIZABLE')"
+)
+"""Selects the transactions that read from one snapshot until they end, and the one that this statement is in.
+
+The columns are whether it is that one, its connection, the number of its event, and its age in seconds; MySQL only.
+``information_schema.INNODB_TRX`` fails while a statement with a binary body is running (error 3854).
+"""
+
+SELECT_REBUILD_SETTINGS: Final = b"SELECT @@global.innodb_file_per_table, @@global.log_bin"
+"""Selects whether rebuilt tables have files of their own, and whether the server writes a binary log."""
+
+SELECT_TEMPORARY_FOLDER: Final = b"SELECT IFNULL(NULLIF(@@innodb_tmpdir,''),@@tmpdir)"
+"""Selects the folder in which a rebuild sorts an index."""

@@ -1,0 +1,501 @@
+"""Verify the result of a migration, read-only: bodies on the primary, copies on replicas, originals in the archive.
+
+A verification covers every cell or a sample of blocks.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from schemaless.base.events import Advanced, Event, Listener, ignore_events, only
+from schemaless.cell import CellKey, StoredCell
+from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.envelope import counts_as, describe_body, is_erased
+from schemaless.codec.recode import recode
+from schemaless.errors import (
+    CorruptBody,
+    DictionaryDamaged,
+    InvalidInput,
+    SchemalessError,
+    ServerError,
+    ShardIdentityMismatch,
+    ShardMoving,
+)
+from schemaless.ops.jobs.job import Failure
+from schemaless.ops.jobs.job_store import FAILURES_KEPT
+from schemaless.ops.jobs.worker import store_for
+from schemaless.ops.jobs.workers import Workers, run_shards
+from schemaless.ops.migrate.archive import ArchivedCell
+from schemaless.ops.migrate.archive_files import ArchiveFile
+from schemaless.ops.migrate.faults import Fault, faults_of
+from schemaless.ops.migrate.originals import (
+    Originals,
+    StoredDigest,
+    bodies_of,
+    digest_of,
+    digested,
+    in_chunks,
+    same_meaning,
+    stored_digests,
+)
+from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
+from schemaless.ops.migrate.replicas import PrimaryWaits, ReplicaLags, differing, top_beyond
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.tally import Counts
+from schemaless.store.cells.dictionary_replicas import differences
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import Opening, opening_of
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
+
+LAG_TIMEOUT_S: Final = 30.0
+ERASED: Final = "Erased"
+"""Kind of fault for an archived cell that was erased or is no longer in the store."""
+
+FAULTS_REPORTED: Final = 1_000
+"""Maximum number of faults of each kind passed to the listener; all are counted."""
+
+_MOST_FAULTS: Final = 10_000
+"""Maximum number of faults that a worker returns for a shard; all are counted."""
+
+_CHUNK_CELLS: Final = 500
+_CHUNK_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class VerifyReport(Counts):
+    """Result of a verification.
+
+    Attributes:
+        shards: number of shards.
+        cells: cells decoded.
+        body_bytes: total size of their bodies.
+        by_codec: cells decoded, by stored codec.
+        left: cells that the job left unchanged, by reason; they are not faults.
+        blocks: number of blocks read.
+        blocks_of: total number of blocks.
+        seed: seed of the sample; None if every block was read.
+        compared: cells compared with a replica, by the replica's address.
+        archived: archived cells looked up.
+        records: cells in each archive file, duplicates included.
+        torn: size of the incomplete last frame in bytes, by archive file.
+        faults: number of faults by kind.
+    """
+
+    shards: int = 0
+    cells: int = 0
+    body_bytes: int = 0
+    by_codec: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    blocks: int = 0
+    blocks_of: int = 0
+    seed: int | None = None
+    compared: Counter[str] = field(default_factory=Counter)
+    archived: int = 0
+    records: Counter[ArchiveFile] = field(default_factory=Counter)
+    torn: dict[Path, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """What a verification checks in addition to the individual cells.
+
+    Attributes:
+        wanted: parameters of the migration to verify; None accepts every codec.
+        named: cells that the job left unchanged and recorded; they are not faults.
+        sample: share of the blocks to read, above 0 and below 1; at least one block per shard is read. None for all.
+        seed: seed of the sample; random by default.
+        archive: originals to compare with; None to skip the archive.
+        replicas: whether to compare with replicas.
+        lag_timeout_s: maximum time to wait for a replica that differs to catch up, in seconds.
+        reported_per_kind: maximum number of faults of each kind passed to the listener; None for no limit. All are
+            counted.
+        block_rows: cells per block; None scans each shard as a whole and compares it with neither replicas nor the
+            archive.
+    """
+
+    wanted: MigrateSpec | None = None
+    named: Sequence[Failure] = ()
+    sample: float | None = None
+    seed: int | None = None
+    archive: Originals | None = None
+    replicas: bool = True
+    lag_timeout_s: float = LAG_TIMEOUT_S
+    reported_per_kind: int | None = FAULTS_REPORTED
+    block_rows: int | None = 500
+
+    def of(self, shard: int, seed: int | None) -> VerifyOptions:
+        """Return the part of the options that the worker for one shard needs, with the seed of the sample."""
+        named = [failure for failure in self.named if failure.shard == shard]
+        archive = None if self.archive is None else self.archive.only(shard)
+        return replace(self, named=named, seed=seed, archive=archive)
+
+
+CELLS: Final = VerifyOptions(reported_per_kind=None, block_rows=None)
+"""Options of ``check``: verify each cell on its own, and the identity of its shard."""
+
+
+def check(
+    store: Datastore,
+    shards: Iterable[int] | None = None,
+    *,
+    workers: Workers | None = None,
+    listener: Listener = ignore_events,
+) -> VerifyReport:
+    """Verify each cell individually, the identity of each shard, and the dictionaries.
+
+    A cell must decode to a canonical payload and be in the shard of its key. The dictionaries in the catalog and on
+    each cluster must be intact. The arguments and errors are the same as for ``verify``.
+    """
+    report = verify(store, shards, CELLS, workers=workers, listener=listener)
+    for message in differences(internals_of(store).dictionary_replicas):
+        report.faults[DictionaryDamaged.__name__] += 1
+        listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
+    return report
+
+
+def verify(
+    store: Datastore,
+    shards: Iterable[int] | None = None,
+    options: VerifyOptions | None = None,
+    *,
+    workers: Workers | None = None,
+    listener: Listener = ignore_events,
+) -> VerifyReport:
+    """Compare cells on the primary, on every replica in the topology, and in the archive.
+
+    On the primary, each cell must decode to a canonical payload, be in the shard of its key, and be stored in the codec
+    of the migration. A replica must hold the same bytes. Each archived cell must still exist with the same key,
+    added_id and created_at, and its stored body must be the one that the migration wrote or the same document.
+
+    Args:
+        store: the datastore.
+        shards: shard numbers, all by default.
+        options: what to check; cells and replicas by default.
+        workers: workers that verify one shard each at a time; they need the archive files under the same paths as this
+            process. By default this process verifies the shards itself.
+        listener: receives each ``Fault`` as it is found and the progress in added_ids, as counted by
+            ``Datastore.id_span``. With workers, it receives the faults of a shard when the shard is finished, and the
+            progress in shards.
+
+    Returns:
+        The counts of cells and faults.
+
+    Raises:
+        InvalidInput: a shard does not exist, or the sample is out of range.
+        CorruptArchive: a file of the archive is damaged.
+        ServerError: a primary cannot be reached. An unreachable replica is reported as a fault instead.
+    """
+    options = options or VerifyOptions()
+    if options.sample is not None and not 0 < options.sample < 1:
+        raise InvalidInput(f"the sample must be a share of the cells, above 0 and below 1, got {options.sample!r}")
+    numbers = internals_of(store).chosen_shards(shards)
+    total = VerifyReport()
+    if options.archive is not None:
+        total.torn.update(options.archive.torn)
+    if options.sample is not None:
+        total.seed = secrets.randbits(32) if options.seed is None else options.seed
+    found: Counter[str] = Counter()
+
+    def report_limited(event: Event) -> None:
+        if isinstance(event, Fault):
+            found[event.kind] += 1
+            if options.reported_per_kind is not None and found[event.kind] > options.reported_per_kind:
+                return
+        listener(event)
+
+    if workers is None:
+        unreachable: set[Node] = set()
+        for shard in numbers:
+            work = _ShardVerification(store, shard, options.of(shard, total.seed), report_limited, unreachable)
+            total.add(work.run())
+        return total
+    opening = opening_of(store)
+    for result in run_shards(
+        workers, _verify_one, ((opening, number, options.of(number, total.seed)) for number in numbers)
+    ):
+        if isinstance(result, SchemalessError):
+            raise result
+        report, faults = result
+        total.add(report)
+        for fault in faults:
+            report_limited(fault)
+        listener(Advanced())
+    return total
+
+
+def _verify_one(
+    opening: Opening, shard: int, options: VerifyOptions
+) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
+    faults: list[Fault] = []
+
+    def keep(fault: Fault) -> None:
+        if len(faults) < _MOST_FAULTS:
+            faults.append(fault)
+
+    try:
+        return _ShardVerification(store_for(opening), shard, options, only(Fault, keep), set()).run(), faults
+    except SchemalessError as error:
+        return error
+
+
+class _ShardVerification:
+    """Verification of one shard.
+
+    Args:
+        store: the datastore.
+        shard: shard number.
+        options: options of this shard.
+        listener: receives each fault, and the progress in added_ids.
+        unreachable: replicas that did not respond and are not tried again; shared between shards.
+    """
+
+    def __init__(
+        self, store: Datastore, shard: int, options: VerifyOptions, listener: Listener, unreachable: set[Node]
+    ) -> None:
+        self._report = VerifyReport(shards=1)
+        self._store = store
+        self._internals = internals_of(store)
+        self._shard = shard
+        self._options = options
+        self._named = {left.added_id: left for left in options.named}
+        self._listener = listener
+        self._unreachable = unreachable
+        self._skipped: set[Node] = set()
+        self._last_id = 0
+
+    def run(self) -> VerifyReport:
+        shard, archive = self._shard, self._options.archive
+        try:
+            # Check again even if this process has checked it before: a verification must not rely on cached results.
+            self._internals.shards.verify(shard, self._internals.shards.node_of(shard))
+            self._verify_cells(self._internals.topology.cluster_of(shard).replicas if self._options.replicas else ())
+        except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
+            self._fault(type(error).__name__, None, None, str(error))
+        if archive is not None:
+            self._report.records.update(archive.records)
+            self._report.torn.update(archive.torn)
+        return self._report
+
+    def _verify_cells(self, replicas: Sequence[Node]) -> None:
+        options = self._options
+        if options.block_rows is None:
+            self._verify_block(0, None, digests=False)
+            return
+        sampled: list[tuple[int, int]] = []
+        for after, up_to in self._blocks(options.block_rows):
+            on_primary = self._verify_block(after, up_to, digests=bool(replicas))
+            for node in replicas:
+                self._compare(node, after, up_to, on_primary)
+            if options.sample is not None:
+                sampled.append((after, up_to))
+        for node in replicas:
+            self._compare_ends(node)
+        if options.archive is not None:
+            cells = options.archive.of_shard(self._shard)
+            self._look_up(cells if options.sample is None else _within(cells, sampled))
+
+    def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
+        report, sample = self._report, self._options.sample
+        blocks: Iterable[tuple[int, int, int]] = self._internals.id_blocks(self._shard, rows)
+        if sample is not None:
+            every = list(blocks)
+            report.blocks_of = len(every)
+            # One generator per shard, so that a seed selects the same blocks whichever shards are verified.
+            draw = random.Random(f"{self._options.seed} {self._shard}")  # noqa: S311 - no secret
+            count = min(len(every), max(1, round(sample * len(every))))
+            blocks = sorted(draw.sample(every, count))
+        for after, up_to, _ in blocks:
+            report.blocks += 1
+            if sample is None:
+                report.blocks_of += 1
+            yield after, up_to
+
+    def _verify_block(self, after: int, up_to: int | None, *, digests: bool) -> dict[int, StoredDigest]:
+        """Verify the cells of a block, or of the rest of the shard if ``up_to`` is None, on the primary.
+
+        Returns:
+            The cells' digests by added_id; empty unless ``digests`` is set.
+        """
+        on_primary: dict[int, StoredDigest] = {}
+        report, wanted = self._report, self._options.wanted
+        for cell in self._store.scan_shard(self._shard, after=after, up_to=up_to):
+            report.cells += 1
+            report.body_bytes += len(cell.body)
+            if digests:
+                on_primary[cell.added_id] = digested(cell)
+            self._listener(Advanced(cell.added_id - self._last_id if self._last_id else 1))
+            self._last_id = cell.added_id
+            recorded = self._named.get(cell.added_id)
+            try:
+                report.by_codec[describe_body(cell.body).name] += 1
+                due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
+            except CorruptBody:
+                due = False
+            faults = list(faults_of(self._store, cell))
+            if due or faults:
+                reason = recorded.reason if recorded is not None else self._unrecorded_reason(cell)
+                if reason is not None:
+                    report.left[reason] += 1
+                    continue
+            for kind, message in faults:
+                self._fault(kind, cell.key, cell.added_id, message)
+            if due and not faults and wanted is not None:
+                self._fault(
+                    "NotReencoded",
+                    cell.key,
+                    cell.added_id,
+                    f"it is stored as {describe_body(cell.body).name}, not as {wanted.target}; it was probably written "
+                    "after the migration's last pass: run the migration again",
+                )
+        return on_primary
+
+    def _unrecorded_reason(self, cell: StoredCell) -> str | None:
+        """Return why the job must have left a cell unchanged without recording it, or None.
+
+        A job records a limited number of such cells; beyond that limit the cell is re-encoded here to find out.
+        """
+        wanted = self._options.wanted
+        if wanted is None or len(self._named) < FAILURES_KEPT:
+            return None
+        try:
+            recode(
+                cell.body,
+                wanted.codec(self._internals.dictionaries),
+                dictionaries=self._internals.dictionaries,
+                limits=self._internals.limits,
+            )
+        except PER_CELL_ERRORS as error:
+            return type(error).__name__
+        return None
+
+    def _compare(self, node: Node, after: int, up_to: int, on_primary: Mapping[int, StoredDigest]) -> None:
+        with self._replica_faults(node) as usable:
+            if not usable:
+                return
+            for added_id, primary, replica in differing(
+                self._store, self._shard, node, after, up_to, on_primary, self._options.lag_timeout_s
+            ):
+                cell = primary or replica
+                assert cell is not None
+                message = (
+                    f"it is missing on replica {node}"
+                    if replica is None
+                    else f"it exists on replica {node}, but not on the primary"
+                    if primary is None
+                    else f"it has a different body on replica {node}"
+                    if primary._replace(digest=replica.digest, body_bytes=replica.body_bytes) == replica
+                    else f"it has a different key or created_at on replica {node}"
+                )
+                self._fault("ReplicaDiffers", cell.key, added_id, message)
+            self._report.compared[str(node)] += len(on_primary)
+
+    def _compare_ends(self, node: Node) -> None:
+        """Report a replica's highest added_id if it is beyond the primary's, since no block covers it."""
+        with self._replica_faults(node) as usable:
+            if usable and (top := top_beyond(self._store, self._shard, node, self._options.lag_timeout_s)) is not None:
+                message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
+                self._fault("ReplicaDiffers", None, top, message)
+
+    @contextmanager
+    def _replica_faults(self, node: Node) -> Iterator[bool]:
+        """Turn errors of a replica into faults, and yield whether the replica is still usable.
+
+        A replica that lags is skipped for the rest of the shard; an unreachable one, for the rest of the run.
+        """
+        if node in self._skipped or node in self._unreachable:
+            yield False
+            return
+        try:
+            yield True
+        except ReplicaLags:
+            self._skipped.add(node)
+            message = (
+                f"replica {node} did not catch up within {self._options.lag_timeout_s:g} s; verify again once it has"
+            )
+            self._fault("ReplicaLags", None, None, message)
+        except PrimaryWaits:
+            self._skipped.add(node)
+            message = (
+                f"replica {node} has transactions that the primary did not complete within "
+                f"{self._options.lag_timeout_s:g} s; check with 'schemaless topology show' whether it waits for a "
+                "replica, and verify again"
+            )
+            self._fault("PrimaryWaits", None, None, message)
+        except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
+            self._skipped.add(node)
+            self._fault(type(error).__name__, None, None, f"replica {node}: {error}")
+        except ServerError as error:
+            if error.node != str(node):
+                raise
+            self._unreachable.add(node)
+            self._fault(type(error).__name__, None, None, f"replica {error}; its remaining cells were not compared")
+
+    def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
+        for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
+            self._report.archived += len(chunk)
+            by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
+            others: dict[int, ArchivedCell] = {}
+            for cell in chunk:
+                stored = by_id.get(cell.added_id)
+                if stored is None:
+                    self._archived_fault(ERASED, cell, "it is archived, but no longer in the store")
+                elif stored.key != cell.key:
+                    self._archived_fault("ArchivedElsewhere", cell, f"its added_id now belongs to cell {stored.key}")
+                elif datetime.fromisoformat(stored.created_at) != datetime.fromisoformat(cell.created_at):
+                    self._archived_fault(
+                        "ArchivedElsewhere",
+                        cell,
+                        f"its created_at was {cell.created_at}, now it is {stored.created_at}",
+                    )
+                elif stored.digest not in (cell.new_digest, digest_of(cell.body)):
+                    others[cell.added_id] = cell
+            wanted = [by_id[added_id] for added_id in others]
+            for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
+                cell = others[added_id]
+                if is_erased(body):
+                    self._archived_fault(ERASED, cell, "it was erased, but the archive still has its original")
+                elif not same_meaning(self._store, cell.body, body):
+                    self._archived_fault(
+                        "ArchivedChanged", cell, "its stored body does not contain the original document"
+                    )
+
+    def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
+        self._fault(kind, cell.key, cell.added_id, message)
+
+    def _fault(self, kind: str, key: CellKey | None, added_id: int | None, message: str) -> None:
+        self._report.faults[kind] += 1
+        self._listener(Fault(kind, self._shard, key, added_id, message))
+
+
+def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:
+    """Return whether a migration would replace the body of a cell.
+
+    Raises:
+        CorruptBody: the body's codec cannot be determined.
+    """
+    if spec.columns and cell.column_name not in spec.columns:
+        return False
+    if spec.sources and describe_body(cell.body).name not in spec.sources:
+        return False
+    return not counts_as(cell.body, spec.codec(dictionaries), dictionaries)
+
+
+def _within(cells: Iterable[ArchivedCell], blocks: Sequence[tuple[int, int]]) -> Iterator[ArchivedCell]:
+    """Yield the cells that are in one of the ascending blocks ``(after, up_to)``."""
+    ends = [up_to for _, up_to in blocks]
+    for cell in cells:
+        position = bisect.bisect_left(ends, cell.added_id)
+        if position < len(blocks) and cell.added_id > blocks[position][0]:
+            yield cell

@@ -1,0 +1,238 @@
+"""Moves a shard's index tables: they are copied while followers write to them, and the followers are rewound later.
+
+A shard's index entries are derived from rows in any shard and written by followers of those shards, so nothing records
+which entries changed during the copy. Before the first entry is copied, the locations of the indexes' followers in all
+shards are saved in a table on the target. After the move, the followers of each shard that has been written to since
+the locations were saved are rewound to their saved locations under a higher epoch, so that a page in flight at that
+moment is not recorded as processed, and everything written since is processed again. Entry writes are conditional on
+the versions that an entry is derived from, so repeating them is safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from schemaless.errors import AccessDenied, ServerError
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.move import sql
+from schemaless.ops.move.fence import Fence, Side, index_tables, session, side_of
+from schemaless.schema.engines import INNODB, StorageEngine
+from schemaless.store.indexes import sql as entries_sql
+from schemaless.store.indexes.query import values_of
+from schemaless.store.indexes.registry import BACKFILLING, DECLARED, READY, IndexEntry
+from schemaless.store.indexes.sql import EntryRow, Layout
+from schemaless.store.indexes.tables import check_tables
+from schemaless.store.internals import Internals
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import split_statements
+from schemaless.wire.errors import DatabaseMissing, Elsewhere
+from schemaless.wire.node import Node
+
+T = TypeVar("T")
+
+_ENTRIES_AT_ONCE: Final = 2_000
+_SHARDS_AT_ONCE: Final = 64
+
+
+def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, node: str) -> str | None:
+    """Return why a shard's indexes prevent a move, or None.
+
+    Args:
+        entries: the indexes that the catalog has now.
+        source: the shard's tables on its server.
+        node: address of that server.
+    """
+    by_table = {entries_sql.index_table(entry.number): entry for entry in entries}
+    for entry in entries:
+        if entry.state not in (BACKFILLING, READY):
+            # The drop command needs the number, because another index of that name may be in use.
+            step = f"create {entry.name}" if entry.state == DECLARED else f"drop {entry.name} --number {entry.number}"
+            return (
+                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being created or dropped; "
+                f"run 'schemaless shards abort' if the move has started, then complete 'schemaless index {step}'"
+            )
+    present = index_tables(source.plain)
+    for table in present:
+        if table not in by_table:
+            return f"{node} has a table {table}, but the catalog has no such index; drop the table if it is not needed"
+    for table, entry in by_table.items():
+        if table not in present:
+            return (
+                f"{node} has no table {table} of index {entry.name}; drop that index (--number {entry.number}), and "
+                "create it again after the move"
+            )
+    return None
+
+
+class IndexMover:
+    """Copies the index tables of a shard that is being moved, and rewinds their followers.
+
+    Args:
+        internals: internals of the datastore.
+        run: the job's run on the shard.
+        gate: blocks while the job has to wait.
+        engine: storage engine of the target cluster.
+    """
+
+    def __init__(
+        self, internals: Internals, run: ShardRun, gate: Callable[[], None], engine: StorageEngine = INNODB
+    ) -> None:
+        self._engine = engine
+        self._internals = internals
+        self._run = run
+        self._gate = gate
+
+    def copy(self, fence: Fence, token: str) -> set[str]:
+        """Save the followers' locations, then copy all index entries; return the names of the index tables.
+
+        Copies made by an earlier mover are dropped: its saved locations are older, so followers would repeat more work.
+
+        Raises:
+            SchemaMismatch: a table does not match the catalog's definition of its index.
+        """
+        source, target = fence.sides()
+        fence.drop_indexes(target)
+        present = index_tables(source.plain)
+        entries = [e for e in self._internals.registry.read() if entries_sql.index_table(e.number) in present]
+        if not entries:
+            return set()
+        saved = sql.saved_locations(token)
+        fence.target.execute(sql.create_saved_locations(fence.database, saved))
+        # The locations have to be read before the first entry.
+        rows = self._locations([entry.follower for entry in entries])
+        self._insert(fence, rows, lambda part: sql.insert_saved_locations(fence.database, saved, part))
+        for entry in entries:
+            check_tables(self._internals.shards, self._internals.registry, entry, [self._run.state.shard])
+            layout = entry.layout
+            incoming = replace(layout, named=moving.incoming(layout.table, token))
+            fence.target.execute(entries_sql.create_index_table(fence.database, incoming, self._engine))
+            self._copy_one(fence, entry, incoming)
+        return {entry.layout.table for entry in entries}
+
+    def _copy_one(self, fence: Fence, entry: IndexEntry, incoming: Layout) -> None:
+        definition, after = entry.definition, b""
+        fields = definition.all_fields
+        while True:
+            self._gate()
+            began_s = time.monotonic()
+            select = entries_sql.select_entries_after(fence.database, entry.layout, after, _ENTRIES_AT_ONCE)
+            page = fence.reader.rows(select)
+            rows = []
+            for row in page:
+                values = zip(fields, values_of(definition, row[1:]), strict=True)
+                literals = tuple(field.literal(value) for field, value in values)
+                rows.append(EntryRow(bytes(row[0]), literals, tuple(int(ref) for ref in row[1 + len(fields) :])))
+            self._insert(fence, rows, lambda part: entries_sql.upsert_entries(fence.database, incoming, part))
+            if len(page) < _ENTRIES_AT_ONCE:
+                return
+            after = rows[-1].row_key
+            self._run.rest(time.monotonic() - began_s)
+
+    def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
+        if rows:
+            for packet, _ in split_statements(rows, statement, fence.target.max_statement_bytes, _entry_too_long):
+                self._run.spend(len(packet))
+                fence.target.execute(packet)
+
+    def rewind_followers(self, node: Node) -> None:
+        """Rewind the indexes' followers to their saved locations, then drop the saved locations.
+
+        Safe to repeat after an interruption. Until it completes, entries may be missing without being reported as
+        lagging. Therefore it runs even if the job is paused or replicas lag, and rewinds every reachable shard even if
+        others fail.
+
+        Args:
+            node: the server that has the shard now.
+
+        Raises:
+            ServerError: some shards could not be reached.
+        """
+        shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
+        with session(shards, node, self._run.state.shard) as connection:
+            for table in side_of(connection, database).saved_locations:
+                saved = connection.rows(sql.select_saved_locations(database, table))
+                # A shard that has nothing after the saved location and event had nothing to index since.
+                ends = {
+                    int(shard): (int(top or 0), int(event or 0))
+                    for shard, top, event in self._ask_all(sql.select_ends, strict=False)
+                }
+                failed: ServerError | None = None
+                for name, shard, location, event in saved:
+                    top, last = ends.get(int(shard), (int(location) + 1, 0))
+                    if top > int(location) or last > int(event):
+                        home = shards.database(int(shard))
+                        try:
+                            statement = sql.rewind_follower(home, str(name), int(location), int(event))
+                            shards.execute(int(shard), statement)
+                        except ServerError as error:
+                            failed = failed or error
+                if failed is not None:
+                    raise failed
+                connection.execute(sql.drop_table(database, table))
+
+    def drop_left(self, node: Node, token: str) -> None:
+        """Drop the old follower and index tables, which are not needed and may contain parts of erased documents.
+
+        Call it after ``rewind_followers``: until the followers have been rewound, an erasure can count as
+        acknowledged although its entries are still in these tables. Safe to repeat.
+
+        Args:
+            node: the server that the shard has left.
+            token: token in the names of the move's tables.
+        """
+        shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
+        with session(shards, node, self._run.state.shard) as connection:
+            for table in (*index_tables(side_of(connection, database).moved), *sql.CARRIED):
+                connection.execute(sql.drop_table(database, moving.moved(table, token)))
+
+    def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
+        """Return name, shard, location and erased_event per follower and shard; the last two are 0 without a row."""
+        locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
+        for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
+            locations[str(name), int(shard)] = int(location), int(event)
+        return [(name, shard, *at) for (name, shard), at in locations.items()]
+
+    @property
+    def _all(self) -> range:
+        return range(self._internals.topology.shard_count)
+
+    def _ask_all(
+        self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, strict: bool = True
+    ) -> list[Sequence[Any]]:
+        """Query all shards, 64 per statement, or one by one if one of the 64 is being moved.
+
+        Args:
+            select: returns the statement for some shards.
+            strict: whether a failing server is an error; otherwise its rows are absent from the result.
+        """
+        shards, rows = self._internals.shards, list[Sequence[Any]]()
+        known = shards.routing
+        for node, databases in self._internals.databases_by_node(self._all).items():
+            items = list(databases.items())
+            for start in range(0, len(items), _SHARDS_AT_ONCE):
+                part = items[start : start + _SHARDS_AT_ONCE]
+                statement = select(part)
+                try:
+                    rows += shards.pool_for(node).run(
+                        lambda connection, statement=statement: connection.rows(statement),  # type: ignore[misc]
+                        shard=part[0][1],
+                        route=known,
+                    )
+                except (AccessDenied, DatabaseMissing, Elsewhere):
+                    for item in part:
+                        with suppress(*(() if strict else (ServerError,))):
+                            rows += shards.rows(item[1], select([item]))
+                except ServerError:
+                    if strict:
+                        raise
+        return rows
+
+
+def _entry_too_long(row: object, size: int) -> None:
+    raise AssertionError(
+        f"the statement for one index entry is too long, with {size:,} bytes, although an entry is short"
+    )

@@ -1,0 +1,1 @@
+"""Capacity planning: sampling, codec advice, measurements and forecasts."""

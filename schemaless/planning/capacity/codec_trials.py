@@ -1,0 +1,198 @@
+"""Codec trials of a measurement: every codec on sampled cells, in the present and in other storage engines.
+
+The trials are saved with the measurement, so that reports, metrics and status never mix its sizes with those of cells
+that were written, re-encoded or moved later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from schemaless.base.events import Listener, Step, ignore_events
+from schemaless.base.numbers import Interval
+from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
+from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrial, CodecTrials, Measurement, Unit
+from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
+from schemaless.planning.capacity.sql import select_superseded
+from schemaless.planning.capacity.whatif import best_codec, codec_effects
+from schemaless.planning.sampling.column_trials import (
+    CellSample,
+    ColumnTrial,
+    layouts_in,
+    sample_cells,
+    space_per_body,
+    try_codec,
+)
+from schemaless.planning.sampling.page_model import MYROCKS
+from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
+from schemaless.planning.sampling.sampling import Bounds
+from schemaless.schema.engines import ENGINES, ROCKSDB
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+
+TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
+"""Size of the sample that every codec is tried on; trying all codecs takes several seconds of CPU time."""
+
+BLOCK_TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=24, sample_bytes=8 << 20, whole_rows=1_200)
+"""Like ``TRIAL_BOUNDS``, but for MyRocks, whose blocks hold several rows; a window should fill a block."""
+
+VERSIONS_KEPT: Final = (*range(1, 11), 15, 20, 30, 50, 100)
+"""Numbers of versions to keep for which a measurement samples the share of superseded bytes."""
+
+
+def with_trials(
+    store: Datastore,
+    measurement: Measurement,
+    *,
+    seed: int,
+    engines: Collection[str] = (),
+    codec: str | None = None,
+    listener: Listener = ignore_events,
+) -> Measurement:
+    """Return a measurement with trials of every codec on sampled cells. Writes nothing.
+
+    Args:
+        store: The datastore.
+        measurement: The measurement, just taken.
+        seed: Seed of the sample.
+        engines: Other storage engines to try the cells in.
+        codec: Codec to try on every cell if the datastore is small; by default the recommended one.
+        listener: Receives each step.
+
+    Returns:
+        The measurement; if no cell can be read, it has no trials, and a note says why.
+    """
+    trials, notes = NO_CODEC_TRIALS, []
+    try:
+        cells = _cells(store, measurement, seed, engines)
+        if cells is not None:
+            trials = replace(try_all(cells, listener), superseded=_superseded(store, cells))
+            choice = best_codec(codec_effects(trials.columns, []), measurement, DEFAULT.name, LEAST_GAIN, MOST_CPU)
+            if codec is None and choice is not None and choice.chosen is not None:
+                codec = choice.chosen.name
+            if codec is not None and is_small(measurement) and not cells.in_blocks:
+                listener(Step(f"trying {codec} on every cell"))
+                trials = replace(trials, files=whole_files(store, measurement, codec_named(codec), seed))
+            trials = replace(trials, engines=_try_engines(store, cells, engines, listener))
+            if not worth_trying(Codec(PACKED, NONE)):
+                notes.append(NOT_TRIED)
+    except (ServerError, InvalidInput) as error:
+        notes.append(f"no codec could be tried: {error}")
+    return replace(measurement, trials=trials, notes=(*measurement.notes, *notes))
+
+
+def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
+    """Try every codec on sampled cells of every column. Needs no server."""
+    as_stored, now = _as_stored(cells), _lengths(cells)
+    columns: list[CodecTrial] = []
+    units: dict[str | None, dict[str, Unit]] = {None: {}}
+    for column, size in as_stored.disk_per_body.items():
+        unit = _unit(cells, column, now[column], now[column], size, size)
+        if unit is not None and cells.carries(column):
+            units[None][column] = unit
+    for name in codec_names():
+        if not worth_trying(codec_named(name)):
+            continue
+        listener(Step(f"trying {name}"))
+        for column in cells.column_names():
+            trial = try_codec(cells, column, codec_named(name))
+            columns.append(_codec_trial(trial))
+            lengths = [length for window in trial.migrated_bytes for length in window]
+            per_body = as_stored.disk_per_body.get(column)
+            if per_body is not None and trial.migrated_pages_share is not None:
+                per_body *= trial.migrated_pages_share
+            unit = _unit(cells, column, lengths, now[column], trial.migrated_share, per_body)
+            if unit is not None and trial.carried:
+                units.setdefault(name, {})[column] = unit
+    return replace(as_stored, columns=tuple(columns), units=units)
+
+
+def _unit(
+    cells: CellSample,
+    column: str,
+    lengths: Sequence[int],
+    before: Sequence[int],
+    share: Interval | None,
+    per_body: Interval | None,
+) -> Unit | None:
+    """Return the space of the average cell in pages or compressed blocks, given the lengths of the sampled bodies."""
+    if not cells.in_blocks:
+        return unit_of(column, lengths, cells.layouts[0], share, before)
+    return None if per_body is None else unit_in_blocks(lengths, before, per_body)
+
+
+def _codec_trial(trial: ColumnTrial) -> CodecTrial:
+    return CodecTrial(
+        column_name=trial.column_name,
+        codec=trial.codec.name,
+        sampled=trial.sampled,
+        left_cells=trial.left.total(),
+        share=trial.share,
+        pages_share=trial.pages_share,
+        migrated_pages_share=trial.migrated_pages_share,
+        encode_s=trial.encode_s,
+        decode_s=trial.decode_s,
+        carried=trial.carried,
+    )
+
+
+def _try_engines(
+    store: Datastore, cells: CellSample, engines: Collection[str], listener: Listener
+) -> dict[str, CodecTrials]:
+    """Try every codec in each given storage engine, except one that all clusters already use."""
+    present = {cluster.engine for cluster in internals_of(store).topology.clusters}
+    found = {}
+    for engine in sorted(engines):
+        if present != {engine}:
+            listener(Step(f"trying {ENGINES[engine].title}"))
+            found[engine] = try_all(replace(cells, layouts=layouts_in(store, cells.taken.windows, engine)), listener)
+    return found
+
+
+def _superseded(store: Datastore, cells: CellSample) -> dict[tuple[str, int], float]:
+    """Return the share of each column's sampled body bytes in cells with at least this many newer versions."""
+    shards = internals_of(store).shards
+    every: Counter[str] = Counter()
+    older: Counter[tuple[str, int]] = Counter()
+    for window in cells.taken.windows:
+        statement = select_superseded(shards.database(window.shard), window.after, window.up_to, VERSIONS_KEPT)
+        for column, size, *sizes in shards.rows(window.shard, statement):
+            every[str(column)] += int(size)
+            for kept, superseded in zip(VERSIONS_KEPT, sizes, strict=True):
+                older[str(column), kept] += int(superseded)
+    return {(column, kept): size / every[column] for (column, kept), size in older.items() if every[column]}
+
+
+def _as_stored(cells: CellSample) -> CodecTrials:
+    """Return each column's disk space per body byte, or no columns if the clusters have different engines."""
+    layout = cells.layouts[0]
+    mixed = len({each.row_share is None for each in cells.layouts}) > 1
+    per_body = {}
+    for column, lengths in {} if mixed else _lengths(cells).items():
+        size = space_per_body(cells, column)
+        large = None if layout == MYROCKS else disk_per_body(column, lengths, layout)
+        if size is not None and size.mid:
+            per_body[column] = size if large is None else size.times(large / size.mid)
+    return CodecTrials((), {}, per_body, layout)
+
+
+def _lengths(cells: CellSample) -> dict[str, list[int]]:
+    return {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
+
+
+def _cells(
+    store: Datastore, newest: Measurement, seed: int, engines: Collection[str] = frozenset()
+) -> CellSample | None:
+    """Sample cells for trials in the present and the given storage engines; None if there are no cells."""
+    reachable = {space.cluster for space in newest.clusters if space.problem is None}
+    shards = [shard for name in sorted(reachable) for shard in internals_of(store).topology.shards_of(name)]
+    if not shards or not newest.groups:
+        return None
+    in_blocks = ROCKSDB.name in {*engines, *(internals_of(store).topology.cluster_of(shard).engine for shard in shards)}
+    cells = sample_cells(store, shards=shards, seed=seed, bounds=BLOCK_TRIAL_BOUNDS if in_blocks else TRIAL_BOUNDS)
+    return cells if cells.column_names() else None

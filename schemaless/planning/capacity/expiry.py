@@ -1,0 +1,98 @@
+"""Space that retention policies free, from cells that have expired and from cells that will. Pure functions.
+
+An expired cell leaves a row with a tombstone. The space of its body becomes free when the table is rebuilt.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from schemaless.cell import TOMBSTONE_BYTES
+from schemaless.planning.capacity.disk_bytes import disk_bytes
+from schemaless.planning.capacity.forecast import Expiry
+from schemaless.planning.sampling.page_model import MYSQL, Layout
+from schemaless.store.erasures.retention import Policy
+
+
+class Expiring(NamedTuple):
+    """Space that a policy frees in a column on a disk.
+
+    Attributes:
+        expired_bytes: Bytes of disk freed by cells that have expired by now.
+        expiry: Space freed by cells that expire later.
+    """
+
+    expired_bytes: float
+    expiry: Expiry
+
+
+class Stored(NamedTuple):
+    """A column on a disk.
+
+    Attributes:
+        column_name: Name of the column in the report.
+        cells: Number of its cells.
+        disk_bytes: Bytes of disk that they take.
+        past: Bytes of disk that were added on each whole day and are still stored; the forecast starts on the day after
+            the last of these days.
+        share: This column's share of the disk's growth.
+    """
+
+    column_name: str
+    cells: float
+    disk_bytes: float
+    past: Sequence[tuple[datetime.date, float]]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The policies in force, and what is known about the cells that they apply to.
+
+    Attributes:
+        policies: Policies in the catalog by column.
+        superseded: Share of a column's bytes in versions that a policy does not keep, by column and number of versions
+            kept. For a number in between, the share of the next higher one counts; above the highest, none.
+        layout: Page layout of the servers.
+    """
+
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    layout: Layout = MYSQL
+
+    def expiring(self, policy: Policy, stored: Stored, factor: float) -> Expiring:
+        """Return the space that a policy frees in a column on a disk.
+
+        Args:
+            policy: The policy of the column.
+            stored: The column on the disk.
+            factor: Growth of the disk as a multiple of its forecast; sizes in the returned expiry are divided by it.
+        """
+        freed = 1.0
+        if stored.cells and stored.disk_bytes:
+            tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=self.layout)
+            freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
+        if policy.keep_versions is not None:
+            freed *= self._superseded(stored.column_name, policy.keep_versions)
+        if policy.keep_days is None:
+            return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
+        due = dict.fromkeys(range(policy.keep_days), 0.0)
+        expired = 0.0
+        for day, size in stored.past:
+            in_days = (day - stored.past[-1][0]).days - 1 + policy.keep_days
+            if in_days < 0:
+                expired += size
+            else:
+                due[in_days] += size
+        later = tuple(freed * size / factor for size in due.values())
+        return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))
+
+    def _superseded(self, column_name: str, kept: int) -> float:
+        shares = {number: share for (name, number), share in self.superseded.items() if name == column_name}
+        return shares[min(number for number in shares if number >= kept)] if kept <= max(shares, default=0) else 0.0
+
+
+NO_RETENTION: Final = Retention()

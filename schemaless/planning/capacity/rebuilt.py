@@ -1,0 +1,232 @@
+"""Predict file lengths after a migration and a rebuild, shard by shard, because files grow in steps.
+
+The number of cells and the length of their bodies are known for each shard and column, and each column has its own size
+ratio for a codec. ``planning/sampling/sizing.py`` averages over the remaining uncertainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import Final
+
+from schemaless.base.numbers import Interval, summed
+from schemaless.codec.registry import Codec
+from schemaless.planning.capacity.measurement import ClusterFiles, Group, Measurement, Unit
+from schemaless.planning.sampling.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
+from schemaless.planning.sampling.sampling import Bounds
+from schemaless.planning.sampling.sizing import expected_file_bytes, model_error, predict
+from schemaless.planning.sampling.table_sizes import layout_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.topology.shards import ReadFrom
+
+_PACKED_ROWS: Final = 2_000
+_LARGE_TIMES: Final = 10_000
+"""Factor by which packed rows are scaled up to a large file, in which fixed costs are negligible."""
+
+_95: Final = 1.96
+_SMALL_CELLS: Final = 20_000
+_SMALL_BYTES: Final = 64 << 20
+_WHOLE: Final = Bounds(windows=16, window_rows=24, sample_bytes=_SMALL_BYTES, whole_rows=_SMALL_CELLS)
+
+
+def unit_of(
+    column: str, lengths: Sequence[int], layout: Layout, share: Interval | None, before: Sequence[int] = ()
+) -> Unit | None:
+    """Return the average cell, given the lengths of the sampled bodies, or None if there are no lengths.
+
+    Args:
+        column: Name of the column.
+        lengths: Lengths of the sampled bodies in the codec.
+        layout: Page layout of the server.
+        share: Sum of ``lengths`` relative to the sum of the present lengths, with its 95 % interval.
+        before: Present lengths of the same bodies. If given, only the ratio of ``lengths`` to them counts as uncertain.
+    """
+    if not lengths:
+        return None
+    packed = _packed(column, lengths, layout)
+    error = 0.0 if share is None else _relative_error(share)
+    before_bytes = fmean(before) if sum(before) else None
+    return Unit(packed.times(1 / packed.rows), _variation(lengths, before), error, before_bytes)
+
+
+def unit_in_blocks(lengths: Sequence[int], before: Sequence[int], per_body: Interval) -> Unit | None:
+    """Return the average cell in MyRocks, or None if there are no bodies.
+
+    Args:
+        lengths: Lengths of the sampled bodies in the codec.
+        before: Lengths of the same bodies now.
+        per_body: Compressed bytes of a cell and its index entry, per byte of its present body.
+    """
+    if not sum(before):
+        return None
+    content = Content(1.0, per_body.mid * fmean(before) / PAGE_BYTES)
+    return Unit(content, _variation(lengths, before), _relative_error(per_body), fmean(before))
+
+
+def _relative_error(estimate: Interval) -> float:
+    return (estimate.high - estimate.low) / (2 * _95 * estimate.mid) if estimate.mid else 0.0
+
+
+def _variation(lengths: Sequence[int], before: Sequence[int]) -> float:
+    """Return the standard deviation of the residuals of ``lengths`` given ``before``, relative to their mean."""
+    mean = fmean(lengths)
+    unexplained: list[float] = list(lengths)
+    if sum(before):
+        ratio = sum(lengths) / sum(before)
+        unexplained = [length - ratio * now for length, now in zip(lengths, before, strict=True)]
+    return pstdev(unexplained) / mean if mean else 0.0
+
+
+def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float | None:
+    """Return the bytes of a large file per body byte, for bodies of these lengths; None if all bodies are empty."""
+    if not sum(lengths):
+        return None
+    packed = _packed(column, lengths, layout)
+    bodies = packed.rows / len(lengths) * sum(lengths)
+    return rebuilt_file_bytes(packed.times(_LARGE_TIMES), layout) / (bodies * _LARGE_TIMES)
+
+
+def predicted_files(
+    measurement: Measurement, space: ClusterFiles, units: Mapping[str, Unit], layout: Layout
+) -> Interval | None:
+    """Predict the total length of a cluster's files if every cell has the average size of its column in ``units``.
+
+    Returns None if the cluster could not be measured.
+    """
+    if space.problem is not None:
+        return None
+    shards = _shards(measurement, space)
+    count = sum(shard.times for shard in shards)
+    empty = rebuilt_file_bytes(Content(), layout) * max(0, space.shards - count)
+    mid = float(empty)
+    variance = 0.0
+    ends = [0.0, 0.0]
+    for shard in shards:
+        contents: dict[str, Content] = {}
+        for column, kept in shard.columns.items():
+            unit = units.get(column)
+            if unit is None:  # The codec was not tried on this column, so its cells keep their size.
+                contents[column] = Content(kept.cells, kept.allocated_bytes / PAGE_BYTES)
+            elif unit.before_bytes:
+                contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
+            else:
+                contents[column] = unit.content.times(kept.cells)
+        content = _sum(list(contents.values()))
+        pages = {column: _pages(part) for column, part in contents.items()}
+        weight = sum(pages.values()) or 1.0
+        tried = {column: unit for column, unit in units.items() if column in shard.columns}
+        common = sum(unit.error * pages[column] for column, unit in tried.items()) / weight
+        common = math.hypot(common, model_error(content, layout))
+        parts = [
+            unit.variation / math.sqrt(max(1.0, shard.columns[column].cells)) * pages[column]
+            for column, unit in tried.items()
+        ]
+        own = math.hypot(*(part / weight for part in parts), shard.error)
+        mid += shard.times * expected_file_bytes(content, layout, math.hypot(common, own))[0]
+        variance += shard.times * expected_file_bytes(content, layout, own)[1] ** 2
+        for place, sign in enumerate((-1, 1)):
+            ends[place] += shard.times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
+    half = math.hypot(_95 * math.sqrt(variance), (ends[1] - ends[0]) / 2)
+    return Interval(max(0.0, mid - half), mid, mid + half)
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnContent:
+    cells: float
+    body_bytes: float
+    allocated_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """Content of a shard by column, its relative standard error, and the number of shards that it represents."""
+
+    columns: dict[str, _ColumnContent]
+    error: float
+    times: int
+
+
+def whole_files(
+    store: Datastore, measurement: Measurement, codec: Codec, seed: int
+) -> dict[tuple[str, str | None], Interval]:
+    """Predict file lengths by cluster and codec from every body of a small datastore.
+
+    Raises:
+        ServerError: A server cannot be reached.
+    """
+    internals = internals_of(store)
+    sizes: dict[tuple[str, str | None], Interval] = {}
+    for space in measurement.clusters:
+        if space.problem is not None:
+            continue
+        read_from: ReadFrom = "replica" if space.read_from == "replica" else "primary"
+        shards = internals.topology.shards_of(space.cluster)
+        layout = layout_of(
+            internals.shards.pool_for(internals.shards.node_of(shards[0], read_from)),
+            internals.topology.cluster(space.cluster).engine,
+        )
+        files = [
+            predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
+            for shard in shards
+        ]
+        # The errors of the page model are the same for all shards, so the intervals are summed as fully correlated.
+        sizes[space.cluster, codec.name] = summed(files)
+    return sizes
+
+
+def is_small(measurement: Measurement) -> bool:
+    """Return whether the datastore is small enough for ``whole_files`` to finish within seconds."""
+    cells = sum(group.cells.high for group in measurement.groups)
+    return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
+
+
+def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
+    by_shard: dict[int | None, dict[str, list[Group]]] = {}
+    for group in measurement.groups:
+        if group.cluster == space.cluster:
+            by_shard.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group)
+    result = []
+    for shard, columns in by_shard.items():
+        times = space.shards if shard is None else 1
+        kept = {
+            column: _ColumnContent(
+                sum(group.cells.mid for group in groups) / times,
+                sum(group.body_bytes.mid for group in groups) / times,
+                sum(group.allocated_bytes.mid for group in groups) / times,
+            )
+            for column, groups in columns.items()
+        }
+        sizes = [group.body_bytes for groups in columns.values() for group in groups]
+        total = sum(size.mid for size in sizes)
+        error = math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
+        if shard is None:
+            # The differences between shards that were measured together are unknown; assume random placement.
+            error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(group.cells for group in kept.values()))))
+        result.append(_Shard(kept, error, times))
+    return result
+
+
+def _packed(column: str, lengths: Sequence[int], layout: Layout) -> Content:
+    """Pack enough rows of these lengths that one partly filled page makes no difference."""
+    packer = Packer(layout)
+    for _ in range(-(-_PACKED_ROWS // len(lengths))):
+        for length in lengths:
+            packer.add(column, length)
+    return packer.content()
+
+
+def _pages(content: Content) -> float:
+    return content.leaf_pages + content.overflow_pages
+
+
+def _sum(contents: Sequence[Content]) -> Content:
+    return Content(
+        sum(content.rows for content in contents),
+        sum(content.leaf_pages for content in contents),
+        sum(content.overflow_pages for content in contents),
+        sum(content.key_pages for content in contents),
+    )

@@ -1,0 +1,158 @@
+"""Build daily series for the forecast from measurements. Pure functions.
+
+The newest measurement takes precedence; older ones only add days before its first day. Only whole days count, and days
+after the measurement are dropped: cells with such dates come from wrong clocks or imports, and say nothing about
+growth.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.cell import TOMBSTONE_BYTES
+from schemaless.planning.capacity.measurement import DayIntake, Measurement
+
+_MOST_DAYS: Final = 730
+"""Maximum length of a series, in days; older days say little about the future and cost time."""
+
+_BOUNDARY_DAYS: Final = 7
+"""Number of days, after the last day whose cells were erased, that may look partly erased."""
+
+RECENT_DAYS: Final = 28
+"""Number of recent days whose average counts as the current daily growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Growth of a column in a cluster on one day.
+
+    Attributes:
+        day: The day, UTC.
+        cells: Number of cells.
+        body_bytes: Length of their bodies as stored now.
+        error_bytes: Half the width of the interval of ``body_bytes``.
+        erased: True if the cells have been erased since then; the figures are then from an earlier measurement.
+    """
+
+    day: datetime.date
+    cells: float
+    body_bytes: float
+    error_bytes: float = 0.0
+    erased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Daily growth of a column in a cluster, without gaps, up to the last whole day before the measurement.
+
+    Attributes:
+        cluster: Name of the cluster.
+        column_name: Name of the column.
+        days: Growth of each day.
+        left_out: Days of finished imports, which averages leave out.
+    """
+
+    cluster: str
+    column_name: str
+    days: tuple[Day, ...]
+    left_out: frozenset[datetime.date] = frozenset()
+
+    @property
+    def _recent(self) -> list[Day]:
+        return [day for day in self.days if day.day not in self.left_out][-RECENT_DAYS:]
+
+    @property
+    def cells_per_day(self) -> float:
+        """Average number of cells a day over the last four weeks."""
+        recent = self._recent
+        return sum(day.cells for day in recent) / len(recent) if recent else 0.0
+
+    @property
+    def bytes_per_day(self) -> float:
+        """Average body bytes a day over the last four weeks."""
+        recent = self._recent
+        return sum(day.body_bytes for day in recent) / len(recent) if recent else 0.0
+
+
+def daily(measurements: Sequence[Measurement]) -> list[Series]:
+    """Return the series of each cluster and column in the newest measurement, ordered by cluster and column.
+
+    Args:
+        measurements: Oldest first; at least one.
+    """
+    newest = measurements[-1]
+    yesterday = newest.taken_at.date() - datetime.timedelta(1)
+    series: list[Series] = []
+    for cluster, column in sorted({(intake.cluster, intake.column_name) for intake in newest.growth}):
+        days: dict[datetime.date, Day] = {}
+        erased: set[datetime.date] = set()
+        for measurement in reversed(measurements):
+            first = min(days, default=None)
+            intakes = [each for each in _of(measurement.growth, cluster, column) if each.complete]
+            gone = _erased_days(intakes)
+            erased |= gone
+            for intake in intakes:
+                if intake.day in gone or (first is not None and intake.day >= first):
+                    continue
+                days[intake.day] = Day(
+                    intake.day,
+                    intake.cells.mid,
+                    intake.body_bytes.mid,
+                    (intake.body_bytes.high - intake.body_bytes.low) / 2,
+                    intake.day in erased,
+                )
+        series.append(Series(cluster, column, _dense(days, yesterday)))
+    return series
+
+
+def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[tuple[datetime.date, float]]:
+    """Return the daily sum of the series, with body bytes multiplied by the weight of their cluster and column."""
+    totals: dict[datetime.date, float] = {}
+    for one in series:
+        weight = weights.get((one.cluster, one.column_name), 0.0)
+        for day in one.days:
+            totals[day.day] = totals.get(day.day, 0.0) + weight * day.body_bytes
+    return sorted(totals.items())
+
+
+def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[float]:
+    """Return half the interval width for each day of ``weighted``, in the same order."""
+    squares: dict[datetime.date, float] = {}
+    for one in series:
+        weight = weights.get((one.cluster, one.column_name), 0.0)
+        for day in one.days:
+            squares[day.day] = squares.get(day.day, 0.0) + (weight * day.error_bytes) ** 2
+    return [value**0.5 for _, value in sorted(squares.items())]
+
+
+def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntake]:
+    return [intake for intake in growth if intake.cluster == cluster and intake.column_name == column]
+
+
+def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
+    """Return the days whose cells were erased before the measurement.
+
+    The sizes of a day come from samples near it, so days near erased ones look partly erased.
+    """
+    means = {each.day: each.body_bytes.mid / each.cells.mid for each in intakes if each.cells.mid}
+    gone = {day for day, mean in means.items() if mean <= TOMBSTONE_BYTES}
+    if not gone or len(gone) == len(means):
+        return gone
+    usual = statistics.median(mean for day, mean in means.items() if day not in gone)
+    boundary = max(gone) + datetime.timedelta(_BOUNDARY_DAYS)
+    return gone | {day for day, mean in means.items() if day <= boundary and mean < usual / 2}
+
+
+def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:
+    first = min((day for day, growth in days.items() if growth.cells), default=None)
+    if first is None:
+        return ()
+    first = max(first, last - datetime.timedelta(_MOST_DAYS - 1))
+    count = (last - first).days + 1
+    return tuple(
+        days.get(day, Day(day, 0.0, 0.0)) for day in (first + datetime.timedelta(number) for number in range(count))
+    )

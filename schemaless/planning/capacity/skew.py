@@ -1,0 +1,207 @@
+"""Skew of shards and clusters, and the shard moves that would even it out. Pure functions: nothing is moved.
+
+A cluster's fair share is proportional to its disk size if all disk sizes are known; otherwise, all shares are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.measurement import Measurement
+
+TOLERANCE: Final = 0.02
+"""Largest deviation from the fair share, relative to it, for which no move is proposed."""
+
+_MOST_FULLEST: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSize:
+    """Bytes on disk of one copy of a shard."""
+
+    shard: int
+    cluster: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Proposed move of a shard to another cluster."""
+
+    shard: int
+    from_cluster: str
+    to_cluster: str
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Bytes of a cluster's shards.
+
+    Attributes:
+        cluster: Name of the cluster.
+        now_bytes: Bytes now.
+        even_bytes: Fair share of the total.
+        after_bytes: Bytes after the moves.
+    """
+
+    cluster: str
+    now_bytes: float
+    even_bytes: float
+    after_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Distribution of bytes over shards and clusters.
+
+    Attributes:
+        shards: The measured shards, in the given order.
+        clusters: Ordered by name.
+        moves: The proposed moves, most effective first; empty if the distribution is even or no move improves it.
+        by_disk: True if fair shares are proportional to the disks.
+        shard_count: Number of shards of these clusters, including empty ones.
+    """
+
+    shards: tuple[ShardSize, ...]
+    clusters: tuple[Fill, ...]
+    moves: tuple[Move, ...]
+    by_disk: bool
+    shard_count: int
+
+    @property
+    def shard_ratio(self) -> float | None:
+        """Largest shard size relative to the average; None if shards were not measured one by one, or are all empty."""
+        total = sum(size.size_bytes for size in self.shards)
+        return max(size.size_bytes for size in self.shards) * self.shard_count / total if total else None
+
+    @property
+    def cluster_ratio(self) -> float:
+        """Bytes of the fullest cluster relative to its fair share."""
+        return max((fill.now_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
+
+    @property
+    def cluster_ratio_after(self) -> float:
+        """Bytes of the fullest cluster after the moves, relative to its fair share."""
+        return max((fill.after_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
+
+    @property
+    def moved_bytes(self) -> float:
+        """Bytes that the moves copy, counting one copy of each shard."""
+        return sum(move.size_bytes for move in self.moves)
+
+
+def fullest(shards: Sequence[ShardSize]) -> list[ShardSize]:
+    """Return up to ten of the largest shards, largest first."""
+    return sorted(shards, key=lambda size: (-size.size_bytes, size.shard))[:_MOST_FULLEST]
+
+
+def skew(
+    shards: Sequence[ShardSize],
+    clusters: Mapping[str, float],
+    disks: Mapping[str, float | None] | None = None,
+    *,
+    shard_count: int | None = None,
+) -> Skew:
+    """Calculate the skew and the moves that even it out.
+
+    Greedy: move the shard that best balances the fullest and the emptiest cluster, until no move improves the balance
+    or all clusters are within 2 % of their fair share.
+
+    Args:
+        shards: Shards of the measured clusters; empty if clusters were measured as a whole; then no moves are proposed.
+        clusters: Bytes by cluster name, including clusters without shards.
+        disks: Size of each cluster's disk in bytes.
+        shard_count: Number of shards, if empty ones are missing from ``shards``.
+
+    Raises:
+        InvalidInput: A shard is in a cluster that is not in ``clusters``.
+    """
+    for size in shards:
+        if size.cluster not in clusters:
+            raise InvalidInput(
+                f"shard {size.shard} is in cluster {size.cluster!r}, which is not one of {', '.join(clusters)}"
+            )
+    weights = {name: (disks or {}).get(name) or 0.0 for name in clusters}
+    by_disk = bool(weights) and all(weights.values())
+    if not by_disk:
+        weights = dict.fromkeys(clusters, 1.0)
+    total, weight = sum(clusters.values()), sum(weights.values())
+    even = {name: total * weights[name] / weight for name in clusters}
+    now = dict(clusters)
+    after = dict(now)
+    moves: list[Move] = []
+    where = {size.shard: size.cluster for size in shards}
+    while total and len(clusters) > 1:
+        fullest = max(clusters, key=lambda name: after[name] / even[name])
+        emptiest = min(clusters, key=lambda name: after[name] / even[name])
+        if after[fullest] <= even[fullest] * (1 + TOLERANCE) and after[emptiest] >= even[emptiest] * (1 - TOLERANCE):
+            break
+
+        def uneven(size: float, fullest: str = fullest, emptiest: str = emptiest) -> float:
+            return max(
+                abs(after[fullest] - size - even[fullest]) / even[fullest],
+                abs(after[emptiest] + size - even[emptiest]) / even[emptiest],
+            )
+
+        movable = [size for size in shards if where[size.shard] == fullest and size.size_bytes > 0]
+        best = min(movable, key=lambda size: (uneven(size.size_bytes), size.shard), default=None)
+        if best is None or uneven(best.size_bytes) >= uneven(0.0) - 1e-9:
+            break
+        moves.append(Move(best.shard, fullest, emptiest, best.size_bytes))
+        where[best.shard] = emptiest
+        after[fullest] -= best.size_bytes
+        after[emptiest] += best.size_bytes
+    fills = tuple(Fill(name, now[name], even[name], after[name]) for name in sorted(clusters))
+    return Skew(tuple(shards), fills, _merged(moves), by_disk, shard_count or len(shards))
+
+
+def skew_of(measurement: Measurement) -> Skew:
+    """Calculate the skew within each measured datastore; clusters that could not be measured are left out."""
+    parts = [_skew_of(part) for part in _by_datastore(measurement)]
+    return Skew(
+        tuple(size for part in parts for size in part.shards),
+        tuple(fill for part in parts for fill in part.clusters),
+        tuple(move for part in parts for move in part.moves),
+        all(part.by_disk for part in parts),
+        sum(part.shard_count for part in parts),
+    )
+
+
+def _by_datastore(measurement: Measurement) -> list[Measurement]:
+    """Split a measurement by datastore, because shards cannot move between datastores."""
+    return [
+        replace(
+            measurement,
+            clusters=tuple(space for space in measurement.clusters if measurement.datastore_of(space.cluster) == name),
+            groups=tuple(group for group in measurement.groups if measurement.datastore_of(group.cluster) == name),
+        )
+        for name in measurement.datastores
+    ]
+
+
+def _skew_of(measurement: Measurement) -> Skew:
+    measured = [space for space in measurement.clusters if space.problem is None]
+    sizes: dict[tuple[str, int], float] = {}
+    clusters = {space.cluster: 0.0 for space in measured}
+    for group in measurement.groups:
+        clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
+        if group.shard is not None:
+            key = group.cluster, group.shard
+            sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
+    shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
+    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
+    return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))
+
+
+def _merged(moves: Sequence[Move]) -> tuple[Move, ...]:
+    ends: dict[int, Move] = {}
+    for move in moves:
+        first = ends.get(move.shard)
+        ends[move.shard] = (
+            move if first is None else Move(move.shard, first.from_cluster, move.to_cluster, move.size_bytes)
+        )
+    return tuple(move for move in ends.values() if move.from_cluster != move.to_cluster)

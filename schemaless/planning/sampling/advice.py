@@ -1,0 +1,360 @@
+"""Recommends a codec for each column by trying every codec on the column's own sampled cells.
+
+All codecs are tried on the same cells, from rows that no dictionary was trained on, so that the comparison does not
+favour dictionaries. ``recommendation.choose`` makes the decision.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from schemaless.base.events import Listener, Step, ignore_events
+from schemaless.base.numbers import Interval
+from schemaless.codec.envelope import describe_body
+from schemaless.codec.masking import Values
+from schemaless.codec.registry import DEFAULT, JSON, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec, codec_names
+from schemaless.codec.serializers import Serializer
+from schemaless.codec.training import Training, part_of, train
+from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED, worth_trying
+from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.planning.sampling.column_trials import (
+    MIN_CELLS,
+    CellSample,
+    ColumnSize,
+    ColumnTrial,
+    column_size,
+    layouts_in,
+    sample_cells,
+    try_codec,
+)
+from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
+from schemaless.planning.sampling.sampling import Bounds
+from schemaless.schema.engines import engine_named
+from schemaless.store.datastore import Datastore
+
+_BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
+"""Bounds of the sample of all columns together, which is kept in memory."""
+
+_ZLIB_LEVELS: Final = (1, 6, 9)
+_ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
+_DICTIONARY_LEVELS: Final = (1, 3, 6, 12)
+_COMPARED_ONE_IN: Final = 5
+"""One row in this many is set aside for comparing codecs; the others train dictionaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A codec, and the size of a column after a migration to it.
+
+    Attributes:
+        codec: the codec; its dictionary, if it has one, is not in the catalog yet.
+        trial: trial of the codec on the compared cells.
+        body_share: size of the bodies relative to their present size.
+        share: number of pages that the column fills, relative to the present number.
+        body_bytes: size of the bodies of all the column's cells.
+        allocated_bytes: size of the pages that they fill.
+        cpu_s: processor time for encoding and decoding one cell on this machine, in seconds.
+    """
+
+    codec: Codec
+    trial: ColumnTrial
+    body_share: Interval
+    share: Interval
+    body_bytes: Interval
+    allocated_bytes: Interval
+    cpu_s: float
+
+    @property
+    def name(self) -> str:
+        """Description, such as ``msgpack+zstd level 3, trained dictionary of 112,640 bytes``."""
+        level = "" if self.codec.level is None else f" level {self.codec.level}"
+        size = None if self.codec.dictionary is None else len(self.codec.dictionary.content)
+        return f"{self.codec.name}{level}" + ("" if size is None else f", trained dictionary of {size:,} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnAdvice:
+    """Codec advice for a column.
+
+    Attributes:
+        column_name: name of the column.
+        cells: number of its cells.
+        stored: number of sampled cells by codec.
+        body_bytes: present size of its bodies.
+        allocated_bytes: size of the pages that they fill once the table is rebuilt; on MyRocks, of compressed blocks.
+        present_bytes: the same in the cells' own storage engine; None unless sizes in another one were requested.
+        setting: present codec of new cells.
+        candidates: all candidates, smallest first; empty if too few cells were sampled.
+        default: the candidate with the default codec.
+        choice: the decision with its reason; None without candidates.
+        chosen: the recommended candidate; None if no rewrite is worthwhile.
+        trainings: trained dictionaries, at most one per serializer.
+        notes: remarks, as sentences.
+        seed: seed of the sample; ``codec train`` with it trains the same dictionary.
+        compared: number of compared cells.
+        whole: whether all sampled rows were compared, because there were too few for a split; if so, no dictionary was
+            tried.
+    """
+
+    column_name: str
+    cells: Interval
+    stored: Counter[str]
+    body_bytes: Interval
+    allocated_bytes: Interval
+    present_bytes: Interval | None
+    setting: Codec
+    candidates: list[Candidate]
+    default: Candidate | None
+    choice: Choice | None
+    chosen: Candidate | None
+    trainings: list[Training]
+    notes: list[str]
+    seed: int
+    compared: int
+    whole: bool
+
+
+def train_column(
+    store: Datastore,
+    column_name: str,
+    codec: Codec,
+    *,
+    seed: int | None = None,
+    values: Values = "masked",
+    listener: Listener = ignore_events,
+) -> tuple[Training, dict[str, Any]]:
+    """Train a dictionary on sampled cells of a column; return it with a description of its source for the catalog.
+
+    Args:
+        store: the datastore.
+        column_name: name of the column.
+        codec: the codec to train for.
+        seed: seed of the sample; by default derived from the clock.
+        values: which values of the documents the dictionary may hold.
+        listener: receives the total and each advance, in windows.
+
+    Raises:
+        InvalidInput: the codec does not use dictionaries, or there are too few cells or rows.
+        ServerError: a server cannot be reached.
+    """
+    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=_BOUNDS, listener=listener)
+    listener(Step(f"training a dictionary for {column_name}"))
+    training = _trained(cells, column_name, codec, values)
+    source = {
+        "column": column_name,
+        "values": values,
+        "codec": codec.name,
+        "level": codec.level,
+        "rows": training.rows,
+        "cells": training.cells,
+        "judged_rows": training.judged_rows,
+        "judged_cells": training.judged.encoded,
+        "judged_share": round(training.share, 4),
+        "seed": cells.taken.seed,
+    }
+    return training, source
+
+
+def _trained(cells: CellSample, column_name: str, codec: Codec, values: Values = "masked") -> Training:
+    return train(
+        ((cell.row_key, cell.body) for cell in cells.of_column(column_name)),
+        codec,
+        dictionaries=cells.dictionaries,
+        values=values,
+    )
+
+
+def advise(
+    store: Datastore,
+    *,
+    columns: Iterable[str] | None = None,
+    shards: Iterable[int] | None = None,
+    engine: str | None = None,
+    most_cpu: float = MOST_CPU,
+    least_gain: float = LEAST_GAIN,
+    seed: int | None = None,
+    listener: Listener = ignore_events,
+) -> list[ColumnAdvice]:
+    """Recommend a codec for each column, without changing anything.
+
+    Args:
+        store: the datastore.
+        columns: names of the columns; by default all columns in the sample.
+        shards: numbers of the shards; by default all.
+        engine: storage engine to predict sizes for, "innodb" or "rocksdb"; by default, the one that the cells are in.
+        most_cpu: maximum time for encoding and decoding, as a multiple of the default codec's.
+        least_gain: minimum share of pages that a rewrite must save, 0 to 1.
+        seed: seed of the sample; by default derived from the clock.
+        listener: receives the total and each advance, in windows, then a step for each codec.
+
+    Raises:
+        InvalidInput: a shard does not exist, or a server's pages do not have InnoDB's default size.
+        ServerError: a server cannot be reached.
+    """
+    drawn = time.time_ns() % 1_000_000 if seed is None else seed
+    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=_BOUNDS, listener=listener)
+    present = cells
+    if engine is not None:
+        layouts = layouts_in(store, cells.taken.windows, engine_named(engine).name)
+        cells = replace(cells, layouts=layouts)
+    advice = [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
+    if cells.layouts == present.layouts:
+        return advice
+    sizes = (_size(present, column.column_name).allocated_bytes for column in advice)
+    return [replace(column, present_bytes=size) for column, size in zip(advice, sizes, strict=True)]
+
+
+def _size(cells: CellSample, column_name: str) -> ColumnSize:
+    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
+    return column_size(cells, column_name, [[len(cell.body) for cell in window] for window in members], members)
+
+
+def _advise(
+    store: Datastore, cells: CellSample, column_name: str, most_cpu: float, least_gain: float, listener: Listener
+) -> ColumnAdvice:
+    notes: list[str] = []
+    trainings: list[Training] = []
+    for serializer in filter(_is_tried, SERIALIZERS):
+        listener(Step(f"training a dictionary for {column_name}"))
+        try:
+            trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
+        except InvalidInput as refusal:
+            notes = [f"no dictionary could be trained: {refusal}."]
+    held_out = _held_out(cells)
+    whole = not trainings and not held_out.carries(column_name)
+    compared = cells if whole else held_out
+    now = _size(cells, column_name)
+    candidates: list[Candidate] = []
+    for codec in _codecs(trainings) if compared.carries(column_name) else ():
+        listener(Step(f"trying {codec.name} on {column_name}"))
+        candidates.append(
+            _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
+        )
+    candidates.sort(key=lambda candidate: (candidate.allocated_bytes.mid, candidate.body_bytes.mid))
+    default = next((candidate for candidate in candidates if candidate.codec == DEFAULT), None)
+    options = [
+        Option(candidate.name, candidate.share, candidate.body_share.mid, candidate.cpu_s, candidate.trial.left.total())
+        for candidate in candidates
+    ]
+    choice = choose(options, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
+    wanted = None if choice is None or choice.chosen is None else choice.chosen.name
+    chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
+    count = len(compared.of_column(column_name))
+    if default is None:
+        notes.append(
+            f"only {count} of its cells were sampled; an estimate needs at least {MIN_CELLS}, from several "
+            f"parts of the tables."
+        )
+    else:
+        notes += _notes(compared, candidates, default, trainings)
+    if chosen is not None and chosen.codec.serializer is PACKED:
+        notes.append(NEEDS_NATIVE)
+    return ColumnAdvice(
+        column_name=column_name,
+        cells=cells.taken.count(("cells", column_name)),
+        stored=_stored(cells, column_name),
+        body_bytes=now.body_bytes,
+        allocated_bytes=now.allocated_bytes,
+        present_bytes=None,
+        setting=store.codec_for(column_name),
+        candidates=candidates,
+        default=default,
+        choice=choice,
+        chosen=chosen,
+        trainings=trainings,
+        notes=notes,
+        seed=cells.taken.seed,
+        compared=count,
+        whole=whole,
+    )
+
+
+def _is_tried(serializer: type[Serializer]) -> bool:
+    return worth_trying(Codec(serializer, NONE))
+
+
+def _held_out(cells: CellSample) -> CellSample:
+    """Return the cells of the fifth of the rows not used for training dictionaries, not even for choosing their size.
+
+    This is a sample even if all cells were read, so its figures have intervals.
+    """
+    windows = [[cell for cell in window if part_of(cell.row_key) == "judge"] for window in cells.windows]
+    taken = replace(
+        cells.taken,
+        windows=[window._replace(tiles=_COMPARED_ONE_IN * window.tiles) for window in cells.taken.windows],
+        tiles=_COMPARED_ONE_IN * cells.taken.tiles,
+    )
+    return replace(cells, taken=taken, windows=windows)
+
+
+def _codecs(trainings: Iterable[Training]) -> list[Codec]:
+    """Return every codec for new cells, with several compression levels and with the trained dictionaries."""
+    names = set(codec_names())
+    codecs = []
+    for serializer in filter(_is_tried, SERIALIZERS):
+        of_serializer = [Codec(serializer, NONE)]
+        of_serializer += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
+        of_serializer += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
+        codecs += [codec for codec in of_serializer if codec.name in names]
+    for training in trainings:
+        codecs += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
+    return codecs
+
+
+def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated_bytes: Interval) -> Candidate:
+    body_share = trial.migrated_share or Interval.of(1.0)
+    share = trial.migrated_pages_share or Interval.of(1.0)
+    return Candidate(
+        codec,
+        trial,
+        body_share,
+        share,
+        _product(body_bytes, body_share),
+        _product(allocated_bytes, share),
+        trial.encode_s + trial.decode_s,
+    )
+
+
+def _product(one: Interval, other: Interval) -> Interval:
+    """Return the product of two independent estimates; their relative errors add in quadrature."""
+    mid = one.mid * other.mid
+    below, above = (
+        math.hypot((getattr(one, end) - one.mid) * other.mid, (getattr(other, end) - other.mid) * one.mid)
+        for end in ("low", "high")
+    )
+    return Interval(max(0.0, mid - below), mid, mid + above)
+
+
+def _notes(
+    compared: CellSample, candidates: list[Candidate], default: Candidate, trainings: list[Training]
+) -> list[str]:
+    notes = []
+    text = next(candidate for candidate in candidates if candidate.codec == Codec(JSON, ZLIB, ZLIB.level))
+    over, under = ([float(sum(window)) for window in candidate.trial.migrated_bytes] for candidate in (default, text))
+    ratio = compared.ratio(over, under) or Interval.of(1.0)
+    comparison = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name}'s bytes"
+    if ratio.mid > 1.01:
+        notes.append(f"{comparison}: short decimals compress better as text than as 9 bytes of MessagePack.")
+    elif ratio.mid < 0.99:
+        notes.append(f"{comparison}.")
+    if trainings and not any(training.helps for training in trainings):
+        share = trainings[0].share
+        notes.append(f"a dictionary does not help: with it, unseen rows take {share:.1%} of their size without it.")
+    if not _is_tried(PACKED):
+        notes.append(NOT_TRIED)
+    return notes
+
+
+def _stored(cells: CellSample, column_name: str) -> Counter[str]:
+    by_codec: Counter[str] = Counter()
+    for cell in cells.of_column(column_name):
+        try:
+            by_codec[describe_body(cell.body).name] += 1
+        except CorruptBody:
+            by_codec["unreadable"] += 1
+    return by_codec

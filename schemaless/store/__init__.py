@@ -1,0 +1,1 @@
+"""The store: what applications use."""

@@ -1,0 +1,399 @@
+"""Replicas of the dictionaries: the catalog has the originals, and each cluster has a copy.
+
+A body cannot be read without its dictionary, so losing the catalog must not lose the dictionaries. A dictionary is
+written to every cluster and read back before any body is compressed with it. Readers try the catalog first, then the
+clusters. The copies are in the database ``<datastore>_heartbeat``, in a table like the catalog's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from schemaless.base.keys import heartbeat_database
+from schemaless.codec.dictionaries import Dictionary
+from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
+from schemaless.store.cells import sql
+from schemaless.topology.heartbeat import make_tables
+from schemaless.topology.model import Topology
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool
+
+_log = logging.getLogger("schemaless")
+
+
+class Stored(NamedTuple):
+    """A row of a dictionary table.
+
+    Attributes:
+        id: number of the dictionary.
+        content: the dictionary's bytes; None if they were removed.
+        digest: SHA-256 of the content as it was written.
+        source: description of the training data, as JSON text.
+        removed_at: time at which the content was removed, UTC; None if it was not removed.
+    """
+
+    id: int
+    content: bytes | None
+    digest: bytes
+    source: str
+    removed_at: datetime | None
+
+    @property
+    def removed(self) -> bool:
+        """True if the content was removed."""
+        return self.removed_at is not None
+
+    @property
+    def fault(self) -> str | None:
+        """Description of the damage; None if the content is intact or was removed."""
+        if self.removed:
+            return None
+        return "its content is missing" if self.content is None else fault_of(self.id, self.content, self.digest)
+
+    @property
+    def dictionary(self) -> Dictionary | None:
+        """The dictionary; None if it was removed or is damaged."""
+        return None if self.content is None or self.fault is not None else Dictionary(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryReplica:
+    """A table of dictionaries: the catalog's, or the copy on a cluster.
+
+    Attributes:
+        pool: connections to its server.
+        datastore: name of the datastore.
+        cluster: name of the cluster; None for the catalog.
+        in_use: whether the cluster has shards, whose cells may need the dictionaries.
+    """
+
+    pool: NodePool
+    datastore: str
+    cluster: str | None = None
+    in_use: bool = True
+
+    def __str__(self) -> str:
+        return "the catalog" if self.cluster is None else self.cluster
+
+    @property
+    def database(self) -> str:
+        """Name of the database that has the table."""
+        return self.datastore if self.cluster is None else heartbeat_database(self.datastore)
+
+    def row(self, dictionary_id: int) -> Stored | None:
+        """Read a dictionary's row; None if there is none. Raises as ``NodePool.run`` does."""
+        rows = self._rows(sql.select_dictionaries(self.database, dictionary_id))
+        return rows[0] if rows else None
+
+    def rows(self) -> dict[int, Stored]:
+        """Read all rows, keyed by id. Raises as ``NodePool.run`` does."""
+        return {row.id: row for row in self._rows(sql.select_dictionaries(self.database))}
+
+    def _rows(self, statement: bytes) -> list[Stored]:
+        try:
+            rows = self.pool.run(lambda connection: connection.rows(statement))
+        except DatabaseMissing:
+            if self.cluster is None:
+                raise
+            return []
+        return [
+            Stored(int(row[0]), None if row[1] is None else bytes(row[1]), bytes(row[2]), str(row[4]), row[7])
+            for row in rows
+        ]
+
+    def highest(self) -> int:
+        """Read the highest id in this table, including removed dictionaries; 0 if it is empty."""
+        try:
+            rows = self.pool.run(lambda connection: connection.rows(sql.select_highest_dictionary(self.database)))
+        except DatabaseMissing:
+            return 0
+        return int(rows[0][0])
+
+    def put(self, dictionary: Dictionary, source: str) -> bool:
+        """Write a copy unless there is an intact one, and read it back.
+
+        Returns:
+            Whether the copy was written.
+
+        Raises:
+            DictionaryDamaged: the copy that was read back differs, or another dictionary has the same id. That one is
+                not overwritten, because cells may need it.
+            ServerError: the cluster is unreachable or rejects a statement.
+        """
+        row = self.row(dictionary.id)
+        existing = None if row is None else row.dictionary
+        if existing == dictionary:
+            return False
+        if existing is not None:
+            raise DictionaryDamaged(
+                f"{self} has another dictionary with the id {dictionary.id}, and cells may need either of them. It was "
+                f"not overwritten; examine {self.database}.dictionary on {self.pool.node}"
+            )
+        make_tables(self.pool, self.datastore)
+        self.write(dictionary, source)
+        row = self.row(dictionary.id)
+        if row is None or row.dictionary != dictionary:
+            raise DictionaryDamaged(
+                f"dictionary {dictionary.id}: the copy read back from {self.pool.node} differs from the one written; "
+                f"examine {self.database}.dictionary on that server"
+            )
+        return True
+
+    def write(self, dictionary: Dictionary, source: str) -> None:
+        """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run`` does."""
+        statement = sql.upsert_dictionary(self.database, dictionary.id, dictionary.content, dictionary.digest, source)
+        self.pool.run(lambda connection: connection.execute(statement), writes=True)
+
+    def remove(self, dictionary_id: int) -> None:
+        """Remove a copy's content, if there is any; the id stays reserved. Raises as ``NodePool.run`` does."""
+        row = self.row(dictionary_id)
+        if row is not None and not row.removed:
+            statement = sql.remove_dictionary(self.database, dictionary_id)
+            self.pool.run(lambda connection: connection.execute(statement), writes=True)
+
+
+class DictionaryReplicas(NamedTuple):
+    """The dictionary tables of a datastore: the catalog's, and one per cluster."""
+
+    catalog: DictionaryReplica
+    copies: tuple[DictionaryReplica, ...]
+
+
+def dictionary_replicas_of(
+    topology: Topology, catalog: NodePool, pool_for: Callable[[Node], NodePool]
+) -> DictionaryReplicas:
+    """Return the dictionary tables of a datastore; no server is contacted."""
+    return DictionaryReplicas(
+        DictionaryReplica(catalog, topology.name),
+        tuple(
+            DictionaryReplica(
+                pool_for(cluster.primary), topology.name, cluster.name, bool(topology.shards_of(cluster.name))
+            )
+            for cluster in topology.clusters
+        ),
+    )
+
+
+def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
+    """Return a description of the damage to a dictionary's content; None if it is intact."""
+    actual = hashlib.sha256(content).digest()
+    if actual != digest:
+        return f"the SHA-256 of its {len(content)} bytes is {actual.hex()[:16]}... instead of {digest.hex()[:16]}..."
+    try:
+        own_id = Dictionary(content).id
+    except CorruptBody as error:
+        return error.message
+    return None if own_id == dictionary_id else f"its content has the id {own_id}"
+
+
+# ---- operations on all copies
+
+
+def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
+    """Write a dictionary to every cluster that has no intact copy, and read it back.
+
+    A failure on a cluster without shards is ignored, because a move to it copies the dictionaries before any shard.
+
+    Raises:
+        DictionaryDamaged, ServerError: a cluster has no copy; no body may be compressed with the dictionary yet.
+    """
+    for replica in dictionary_replicas.copies:
+        try:
+            replica.put(dictionary, source)
+        except ServerError as error:
+            if replica.in_use:
+                raise _not_on(replica, dictionary.id, error) from error
+            _log.warning("%s, which has no shards, has no copy of dictionary %d: %s", replica, dictionary.id, error)
+
+
+def check_copies(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> None:
+    """Check that every cluster with shards has an intact copy of a dictionary.
+
+    Raises:
+        InvalidInput: a cluster has no intact copy.
+        ServerError: a server is unreachable or rejects a statement.
+    """
+    for replica in dictionary_replicas.copies:
+        if not replica.in_use:
+            continue
+        row = replica.row(dictionary.id)
+        if row is None or row.dictionary != dictionary:
+            raise InvalidInput(
+                f"dictionary {dictionary.id} has no intact copy on {replica} ({replica.pool.node}) and cannot be used: "
+                "losing the catalog would make cells unreadable. Run 'schemaless schema upgrade' to copy it"
+            )
+
+
+def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
+    """Return the highest dictionary id on any cluster, including removed dictionaries; 0 if there are none.
+
+    Raises:
+        ServerError: a cluster that has shards is unreachable or rejects a statement.
+    """
+    highest = 0
+    for replica in dictionary_replicas.copies:
+        try:
+            highest = max(highest, replica.highest())
+        except ServerError:
+            if replica.in_use:
+                raise
+    return highest
+
+
+def is_id_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
+    """Return True if another dictionary has the same id on some cluster; raises as ``highest_id`` does."""
+    for replica in dictionary_replicas.copies:
+        try:
+            row = replica.row(dictionary.id)
+        except ServerError:
+            if replica.in_use:
+                raise
+            continue
+        if row is not None and row.dictionary not in (None, dictionary):
+            return True
+    return False
+
+
+def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryReplica) -> int:
+    """Copy all dictionaries of a datastore to one cluster, and read each of them back. Safe to repeat.
+
+    A move of shards to a cluster calls this before the first cell is copied, and again after the shards have been
+    switched over: a dictionary created in the meantime is written only to clusters that have shards according to the
+    catalog.
+
+    Args:
+        dictionary_replicas: the datastore's tables, as in ``internals_of(store).dictionary_replicas``.
+        to: the cluster's table: one of ``dictionary_replicas.copies`` or, for a cluster that is not in the catalog yet,
+            ``DictionaryReplica(pool, store.name, cluster)``. The account must be allowed to create and write
+            ``<datastore>_heartbeat`` there.
+
+    Returns:
+        Number of copies written; intact copies are left unchanged.
+
+    Raises:
+        DictionaryDamaged: as for ``DictionaryReplica.put``.
+        ServerError: the catalog or the cluster is unreachable or rejects a statement.
+    """
+    rows, _ = _all_rows(dictionary_replicas)
+    return sum(to.put(dictionary, source) for dictionary, source in _intact(rows).values())
+
+
+def level(dictionary_replicas: DictionaryReplicas) -> dict[DictionaryReplica, str]:
+    """Reconcile all tables: copy each intact dictionary to every table, and remove the content of removed ones.
+
+    Returns:
+        The error of each cluster that has shards and could not be reconciled.
+
+    Raises:
+        ServerError: the catalog is unreachable or rejects a statement.
+    """
+    rows, failed = _all_rows(dictionary_replicas)
+    intact = _intact(rows)
+    for dictionary, source in intact.values():
+        row = rows[dictionary_replicas.catalog].get(dictionary.id)
+        if row is None or row.dictionary != dictionary:
+            dictionary_replicas.catalog.write(dictionary, source)
+    removed = [row.id for row in rows[dictionary_replicas.catalog].values() if row.removed]
+    for replica in rows.keys() - {dictionary_replicas.catalog}:
+        try:
+            make_tables(replica.pool, replica.datastore)
+            for dictionary, source in intact.values():
+                replica.put(dictionary, source)
+            for dictionary_id in removed:
+                replica.remove(dictionary_id)
+        except (ServerError, DictionaryDamaged) as error:
+            failed[replica] = str(error)
+    return {replica: reason for replica, reason in failed.items() if replica.in_use}
+
+
+def remove_copies(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
+    """Remove a dictionary's content from every cluster, after it was removed from the catalog.
+
+    Raises:
+        ServerError: a cluster with shards still has the content.
+    """
+    for replica in dictionary_replicas.copies:
+        try:
+            replica.remove(dictionary_id)
+        except ServerError as error:
+            if replica.in_use:
+                raise type(error)(
+                    f"dictionary {dictionary_id} was removed from the catalog but not yet from {replica}: "
+                    f"{error.message}. Run 'schemaless schema upgrade' to remove it there",
+                    node=error.node,
+                    code=error.code,
+                ) from error
+
+
+def differences(dictionary_replicas: DictionaryReplicas) -> Iterator[str]:
+    """Yield a message for each difference between the catalog's dictionaries and their copies."""
+    originals = dictionary_replicas.catalog.rows()
+    for row in originals.values():
+        if row.fault is not None:
+            yield f"dictionary {row.id} is damaged in the catalog: {row.fault}; {_REPAIR}"
+    for replica in dictionary_replicas.copies:
+        try:
+            copies = replica.rows()
+        except SchemalessError as error:
+            yield f"cannot read the dictionaries of {replica}: {error}"
+            continue
+        for row in originals.values():
+            yield from _difference(row, copies.pop(row.id, None), replica)
+        for row in copies.values():
+            if not row.removed:
+                yield f"dictionary {row.id} is on {replica} ({replica.pool.node}) but not in the catalog; {_REPAIR}"
+
+
+def _difference(row: Stored, copy: Stored | None, replica: DictionaryReplica) -> Iterator[str]:
+    if row.removed:
+        if copy is not None and not copy.removed:
+            yield f"dictionary {row.id} was removed, but {replica} still has it; {_REPAIR}"
+    elif copy is None or copy.removed:
+        if replica.in_use:
+            yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_REPAIR}"
+    elif copy.fault is not None or (row.fault is None and copy.digest != row.digest):
+        reason = copy.fault or f"its SHA-256 {copy.digest.hex()[:16]}... differs from that in the catalog"
+        yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {reason}; {_REPAIR}"
+
+
+_REPAIR = "'schemaless schema upgrade' repairs this from any intact copy"
+
+
+def _intact(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
+    """Return each dictionary that was not removed and has an intact copy, from the first table that has one."""
+    intact: dict[int, tuple[Dictionary, str]] = {}
+    removed = {row.id for row in next(iter(rows.values())).values() if row.removed}
+    for of_replica in rows.values():
+        for row in of_replica.values():
+            if row.id not in removed and row.id not in intact and (dictionary := row.dictionary) is not None:
+                intact[row.id] = dictionary, row.source
+    return intact
+
+
+def _all_rows(
+    dictionary_replicas: DictionaryReplicas,
+) -> tuple[dict[DictionaryReplica, dict[int, Stored]], dict[DictionaryReplica, str]]:
+    """Read the rows of every table, the catalog's first; return them and the errors of clusters that failed."""
+    rows = {dictionary_replicas.catalog: dictionary_replicas.catalog.rows()}
+    failed: dict[DictionaryReplica, str] = {}
+    for replica in dictionary_replicas.copies:
+        try:
+            rows[replica] = replica.rows()
+        except ServerError as error:
+            failed[replica] = str(error)
+    return rows, failed
+
+
+def _not_on(replica: DictionaryReplica, dictionary_id: int, error: ServerError) -> ServerError:
+    return type(error)(
+        f"dictionary {dictionary_id} is in the catalog but not yet on {replica}: {error.message}. No column can be set "
+        "to use it until every cluster has a copy; run the same command again",
+        node=error.node,
+        code=error.code,
+    )

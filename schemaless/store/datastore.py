@@ -1,0 +1,606 @@
+"""``Datastore``: the public calls and their documentation. They check arguments and delegate to ``Internals``."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn, Self
+
+from schemaless.base.keys import cell_key, check_column_name, check_created_at, row_key_bytes
+from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
+from schemaless.codec.envelope import decode_body, encode_body
+from schemaless.codec.registry import Codec, codec_named
+from schemaless.errors import InvalidBody, InvalidInput
+from schemaless.store.arrow.reader import Since, record_batches
+from schemaless.store.cells.writing import EncodedCell, encoded_cell, encoded_stored
+from schemaless.store.erasures.ledger import Erasure, target
+from schemaless.store.indexes.query import Index
+from schemaless.store.internals import Internals
+from schemaless.topology.model import check_shard
+from schemaless.topology.placement import shard_for
+from schemaless.topology.shards import FeedFrom, ReadFrom
+
+_MAX_PAGE_CELLS = 100_000
+
+
+class Datastore:
+    """An open datastore: writes immutable cells and reads them by key.
+
+    Returned by ``connect``, and usable as a context manager:
+
+        with schemaless.connect("mysql://app@db-1:3306/mezzanine") as store:
+            store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
+            cell = store.get_cell_latest(row_key, "BASE")
+
+    A datastore is thread-safe and may be used after ``fork``. It cannot be copied or pickled: in a process that was not
+    forked, call ``connect``.
+
+    Any method that contacts a server can raise ``ServerError``. The first use of a shard can also raise
+    ``ShardIdentityMismatch``.
+    """
+
+    def __init__(self, internals: Internals) -> None:
+        self._internals = internals
+        self._shard_count = internals.topology.shard_count
+        self._reader = internals.reader
+        self._cells = internals.cells
+        self._changes = internals.changes
+
+    def __repr__(self) -> str:
+        return f"Datastore({str(self._internals.url)!r}, shards={self._shard_count})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "cannot copy or pickle a Datastore: its connections belong to this process; open another one with connect()"
+        )
+
+    def close(self) -> None:
+        """Close the idle connections to all servers. A closed datastore can still be used; it connects again."""
+        self._internals.shards.close()
+
+    @property
+    def name(self) -> str:
+        """Name of the datastore."""
+        return self._internals.topology.name
+
+    @property
+    def shard_count(self) -> int:
+        """Number of shards. It is fixed when the datastore is created."""
+        return self._shard_count
+
+    def codec_for(self, column_name: str) -> Codec:
+        """Return the codec that new bodies of a column are written with by default.
+
+        Raises:
+            InvalidCell: the column name is invalid.
+        """
+        return self._internals.columns.codec_for(check_column_name(column_name))
+
+    def decode(self, body: bytes) -> JSONDocument:
+        """Decode stored bytes, using this datastore's dictionaries.
+
+        Raises:
+            CorruptBody: the bytes do not decode.
+        """
+        return decode_body(body, self._internals.limits, self._internals.dictionaries)
+
+    def shard_of(self, row_key: RowKey) -> int:
+        """Return the number of the shard that a row belongs to.
+
+        Raises:
+            InvalidCell: the row_key is invalid.
+        """
+        return shard_for(row_key_bytes(row_key), self._shard_count)
+
+    # Writing
+
+    def put_cell(
+        self, row_key: RowKey, column_name: str, ref_key: int, body: JSONDocument, *, codec: str | None = None
+    ) -> Put:
+        """Write one cell.
+
+        Repeating the call with the same body is safe and changes nothing. Bodies are compared as documents: the order
+        of keys does not matter.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+            ref_key: the version, 0 to 2^63 - 1.
+            body: a JSON document: dict with str keys, list, str, int, float, bool or None.
+            codec: name of a codec, such as ``msgpack+zstd``. Defaults to the column's setting ('schemaless codec set'),
+                or MessagePack + zlib if there is none.
+
+        Returns:
+            The key and added_id of the cell, and whether this call created it. If a connection was lost during the
+            call, ``created`` may be False even though the call created the cell.
+
+        Raises:
+            InvalidCell: the key or the body is invalid; nothing was sent.
+            CellConflict: the cell exists with another body; nothing was written.
+            CellErased: the cell existed and was erased; nothing was written.
+            OutcomeUnknown: the reply was lost and retries did not settle the outcome; repeat the call.
+        """
+        key = cell_key(row_key, column_name, ref_key)
+        cell = encoded_cell(key, encode_body(body, self._codec(codec, column_name)), lambda: body)
+        shard = shard_for(cell.place[0], self._shard_count)
+        return self._cells.put_on_shard(shard, [cell])[cell.place]
+
+    def put_cells(self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False) -> list[Put]:
+        """Write a batch of cells, in one transaction per shard.
+
+        Repeating the call with the same bodies is safe and changes nothing.
+
+        Args:
+            cells: the cells. A key may occur twice if both bodies are equal; the first one's ``created_at`` is stored.
+            codec: name of a codec for all cells; defaults to the setting of each column, as in ``put_cell``.
+            look_first: read existing cells before inserting the others. Use it for imports that are repeated, because
+                each INSERT of an existing cell uses up an added_id.
+
+        Returns:
+            One ``Put`` per cell, in the same order.
+
+        Raises:
+            InvalidCell: a key or a body is invalid, or a key occurs with two bodies; nothing was sent.
+            BatchError: at least one shard failed. ``written`` and ``not_written`` list the cells, and ``causes`` has
+                the error of each failed shard, such as ``CellConflict`` or ``OutcomeUnknown``.
+        """
+        chosen = None if codec is None else codec_named(codec)
+        encoded: list[EncodedCell] = []
+        for position, cell in enumerate(cells):
+            key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            try:
+                body = encode_body(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
+            except InvalidBody as error:
+                raise InvalidBody(f"cell {position} of the batch, {key}: {error}. Nothing was written") from None
+            at = check_created_at(cell.created_at)
+            encoded.append(encoded_cell(key, body, lambda document=cell.body: document, at))  # type: ignore[misc]
+        return self._cells.put_batch(encoded, look_first)
+
+    def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
+        """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version.
+
+        If another writer takes that ref_key first, the next one is used. Unlike ``put_cell``, the call is not safe to
+        repeat: appending the same body twice creates two cells. It takes four round trips; ``put_cell`` takes one.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+            body: a JSON document, as in ``put_cell``.
+            codec: name of a codec, as in ``put_cell``.
+
+        Returns:
+            The key and added_id of the new cell; ``created`` is True.
+
+        Raises:
+            InvalidCell: the key or the body is invalid, or the highest possible ref_key is already taken; nothing was
+                written.
+            OutcomeUnknown: the reply to the commit was lost and retries did not settle the outcome. Call ``put_cell``
+                with the same body and the error's ``key``. After any other ``ServerError``, nothing was written.
+        """
+        row = uuid.UUID(bytes=row_key_bytes(row_key))
+        check_column_name(column_name)
+        encoded = encode_body(body, self._codec(codec, column_name))
+        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded)
+
+    def put_stored_cells(
+        self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
+    ) -> list[Put]:
+        """Write a batch of encoded cells, byte for byte: for imports and copies.
+
+        Args:
+            cells: cells whose bodies ``decode`` can read, including legacy text.
+            look_first: read existing cells first, as in ``put_cells``.
+            trusted: skip decoding the bodies, because the caller has already decoded them.
+
+        Returns:
+            One ``Put`` per cell, in the same order. An existing cell with other bytes but the same document counts as
+            equal.
+
+        Raises:
+            CorruptBody: a body does not decode; nothing was sent.
+            BodyTooLarge: a body is larger than 16 MiB - 1; nothing was sent.
+            InvalidCell, BatchError: as for ``put_cells``.
+        """
+        encoded = []
+        for cell in cells:
+            encoded.append(encoded_stored(cell, self.decode))
+            if not trusted:
+                self.decode(cell.body)
+        return self._cells.put_batch(encoded, look_first)
+
+    # Reading
+
+    def get_cell(
+        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "primary"
+    ) -> Cell | None:
+        """Read one cell by its full key.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            ref_key: the version.
+            read_from: ``primary``, ``replica`` or ``available``. ``replica`` reads from a replica if the cluster has
+                one; the replica may lag. ``available`` reads from the primary, and falls back to a replica while the
+                primary does not answer. A cell found by its full key is correct wherever it was found; any other cell
+                from a replica is marked ``stale``, because a newer one may exist on the primary.
+
+        Returns:
+            The cell, or None if it does not exist or was erased.
+
+        Raises:
+            CorruptBody: the stored bytes do not decode.
+            StaleAbsence: with ``available`` only: the primary does not answer and the cell is missing from the replica,
+                so it may still exist on the primary.
+        """
+        return self._reader.version(cell_key(row_key, column_name, ref_key), read_from)
+
+    def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
+        """Read the latest version: the cell with the highest ref_key, regardless of when it was written.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            read_from: where to read, as in ``get_cell``.
+
+        Returns:
+            The cell, or None if the row has no cell in that column or the latest one was erased. An earlier version is
+            never returned in its place.
+
+        Raises:
+            CorruptBody: the stored bytes do not decode.
+            StaleAbsence: as for ``get_cell``.
+        """
+        return self._reader.latest(row_key, column_name, read_from)
+
+    def get_cells_latest(
+        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
+    ) -> dict[tuple[uuid.UUID, str], Cell]:
+        """Read the latest versions in many rows and columns, shard by shard.
+
+        Args:
+            keys: pairs of row_key and column_name.
+            read_from: where to read, as in ``get_cell``.
+
+        Returns:
+            The cells by row_key and column_name. Missing and erased cells are left out.
+
+        Raises:
+            CorruptBody: the stored bytes of a cell do not decode.
+            StaleAbsence: as for ``get_cell``, if any of the cells is missing from a replica; ``found`` has the cells
+                that were found.
+        """
+        return self._reader.latest_of_many(keys, read_from)
+
+    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
+        """Read a row: the latest cell of each of its columns.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            read_from: where to read, as in ``get_cell``.
+
+        Returns:
+            The cells by column name, ordered by name; an empty dict if the row does not exist.
+
+        Raises:
+            CorruptBody: the stored bytes of a cell do not decode.
+            StaleAbsence: as for ``get_cell``, if the replica has no cell of the row.
+        """
+        return self._reader.row(row_key, read_from)
+
+    def get_versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        descending: bool = True,
+        limit: int | None = None,
+        read_from: ReadFrom = "primary",
+        include_erased: bool = False,
+    ) -> Iterator[Cell]:
+        """Iterate over the versions of one row and column.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            after: return only versions with a higher ref_key.
+            before: return only versions with a lower ref_key.
+            descending: return the highest ref_key first.
+            limit: maximum number of versions; None for all.
+            read_from: where to read, as in ``get_cell``.
+            include_erased: also return erased versions, whose ``body`` is an ``Erased``.
+
+        Returns:
+            An iterator that fetches cells as it advances. Arguments are checked by the call itself.
+
+        Raises:
+            InvalidCell: the row_key, the column name or a bound is invalid.
+            InvalidInput: ``limit`` is negative.
+            CorruptBody: while iterating, the stored bytes of a cell do not decode.
+            StaleAbsence: at the end of the iteration, if the primary does not answer, the replica has no more versions,
+                and none of those returned was ``stale``.
+        """
+        options = (after, before, descending, limit, read_from, include_erased)
+        stored = self._reader.versions(row_key, column_name, *options)
+        return (version.decode() for version in stored)
+
+    def get_stored_versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        descending: bool = True,
+        limit: int | None = None,
+        read_from: ReadFrom = "primary",
+        include_erased: bool = False,
+    ) -> Iterator[StoredCell]:
+        """Iterate over versions as ``get_versions`` does, without decoding them."""
+        options = (after, before, descending, limit, read_from, include_erased)
+        return self._reader.versions(row_key, column_name, *options)
+
+    def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
+        """Return the sorted names of a row's columns; an empty list if the row does not exist.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            read_from: ``primary`` or ``replica``. Names cannot be marked as stale, so ``available`` is not supported;
+                use ``get_row``.
+        """
+        return self._reader.column_names(row_key, read_from)
+
+    # Erasure
+
+    def erase(
+        self,
+        row_key: RowKey,
+        column_name: str | None = None,
+        ref_key: int | None = None,
+        *,
+        reason: str,
+        requested_by: str | None = None,
+    ) -> Erasure:
+        """Erase the documents of a row, of one of its columns, or of one version.
+
+        The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
+        ``created_at`` are kept. Reads then return nothing, and a put to an erased key raises ``CellErased``. Repeating
+        the call is safe. Followers, leftovers of moves, archives and replicas are handled separately, by 'schemaless
+        erase run --execute --erasure NUMBER'; 'schemaless erase status' shows what is left to do.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column; None for all columns.
+            ref_key: the version; None for all versions that exist now.
+            reason: code for the ledger, 1 to 64 characters of ``[A-Za-z0-9_.:-]``; kept forever.
+            requested_by: who asked for it; by default the current user and machine.
+
+        Returns:
+            The ledger's entry: its number, and how many cells were erased.
+
+        Raises:
+            InvalidCell, InvalidInput: an argument is invalid; nothing was recorded.
+            ServerError: a server failed. A recorded erasure can be completed with the command above, or by repeating
+                the call.
+        """
+        return self._internals.erasures.erase([target(row_key, column_name, ref_key)], reason, requested_by)
+
+    def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
+        """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure.
+
+        After each page of the feed, process the log's new events before reading the next page. Every erased cell then
+        appears in the log, in the feed as erased, or in both.
+
+        Args:
+            shard: number of the shard.
+            after: the last ``event_id`` that was processed, or 0; only later events are returned.
+            limit: maximum number of events, 1 to 100,000.
+
+        Returns:
+            The next events in order, without gaps; an empty list if there are none.
+
+        Raises:
+            InvalidInput: an argument is invalid.
+        """
+        self._check_feed(shard, after, limit, None, "primary")
+        return [event.erased for event in self._internals.erasures.log.events(shard, after, limit)]
+
+    # Secondary indexes
+
+    def index(self, name: str) -> Index:
+        """Return a secondary index, which finds rows by the contents of their documents.
+
+        Raises:
+            UnknownIndex: there is no index of that name.
+            IndexNotReady: the index is still being built, or is being dropped.
+        """
+        internals = self._internals
+        return Index(internals.shards, internals.registry, internals.rows, name)
+
+    # The change feed
+
+    def get_cells_for_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        limit: int = 1_000,
+        *,
+        column_name: str | None = None,
+        read_from: FeedFrom = "primary",
+    ) -> Page[Cell]:
+        """Read one page of a shard's change feed: its cells in ``added_id`` order, strictly after ``location``.
+
+        No cell is ever skipped, even if it is committed late, after cells with a higher added_id: the feed ends before
+        any gap that an open transaction may still fill. The call does not wait for such transactions.
+
+        Args:
+            shard: number of the shard.
+            location: 0, the ``next_location`` of a page, or the added_id of one of the shard's cells.
+            limit: maximum number of cells, 1 to 100,000. A page is also limited by its size in bytes.
+            column_name: return only cells of this column.
+            read_from: ``primary`` or ``replica``. A replica is not read until it has received every settled cell.
+
+        Returns:
+            A page of cells. If it has no cells and its ``next_location`` equals ``location``, there is nothing new yet.
+
+        Raises:
+            InvalidInput, InvalidCell: an argument is invalid.
+            LocationLost: ``location`` is beyond the shard's last cell: a failover lost cells, or the location belongs
+                to another shard.
+            FeedRefused: the server cannot tell whether a gap is settled; the message names the privilege to grant or
+                the variable to set.
+            CorruptBody: the stored bytes of a cell do not decode; ``get_stored_cells_for_shard`` reads past it.
+        """
+        self._check_feed(shard, location, limit, column_name, read_from)
+        rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
+        return Page([self._reader.cell(row, shard) for row in rows], next_location, held)
+
+    def get_stored_cells_for_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        limit: int = 1_000,
+        *,
+        column_name: str | None = None,
+        read_from: FeedFrom = "primary",
+    ) -> Page[StoredCell]:
+        """Read one page of a shard's change feed as ``get_cells_for_shard`` does, without decoding the cells."""
+        self._check_feed(shard, location, limit, column_name, read_from)
+        rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
+        return Page([self._reader.stored(row, shard) for row in rows], next_location, held)
+
+    def iter_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        *,
+        column_name: str | None = None,
+        read_from: FeedFrom = "primary",
+        follow: bool = False,
+        poll_s: float = 0.5,
+        limit: int = 1_000,
+    ) -> Iterator[Cell]:
+        """Iterate over a shard's change feed.
+
+        To resume later, store the last cell's ``added_id`` and pass it as ``location``.
+
+        Args:
+            shard: number of the shard.
+            location: where to start, as in ``get_cells_for_shard``.
+            column_name: return only cells of this column.
+            read_from: where to read, as in ``get_cells_for_shard``.
+            follow: wait for new cells at the end of the feed instead of ending the iteration.
+            poll_s: interval at which to check for new cells, in seconds.
+            limit: maximum number of cells to fetch at a time.
+
+        Raises:
+            InvalidInput, InvalidCell: an argument is invalid.
+            LocationLost, FeedRefused, CorruptBody: while iterating, as for ``get_cells_for_shard``.
+        """
+        self._check_feed(shard, location, limit, column_name, read_from)
+        pages = (
+            self._changes.follow(shard, location, limit, column_name, read_from, poll_s)
+            if follow
+            else self._changes.pages(shard, location, limit, column_name, read_from)
+        )
+        return (self._reader.cell(row, shard) for page in pages for row in page.rows)
+
+    def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:
+        """Return the end of a shard's change feed: a location after all existing cells and before all future ones.
+
+        Args:
+            shard: number of the shard.
+            timeout_s: maximum time to wait for open transactions, in seconds.
+
+        Raises:
+            InvalidInput: there is no such shard.
+            ServerTimeout: a transaction stayed open for longer than ``timeout_s``.
+            FeedRefused: as for ``get_cells_for_shard``.
+        """
+        return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
+
+    def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: FeedFrom) -> None:
+        check_shard(shard, self._shard_count)
+        self._internals.shards.node_of(shard, read_from)
+        if type(location) is not int or not 0 <= location < 1 << 64:
+            raise InvalidInput(f"location must be 0 or an added_id, got {location!r}")
+        if type(limit) is not int or not 1 <= limit <= _MAX_PAGE_CELLS:
+            raise InvalidInput(f"limit must be an int from 1 to {_MAX_PAGE_CELLS:,}, got {limit!r}")
+        if column_name is not None:
+            check_column_name(column_name)
+
+    # Analytics
+
+    def arrow(
+        self,
+        column: str | None = None,
+        *,
+        fields: Iterable[str] = (),
+        since: Since = None,
+        shards: Iterable[int] | None = None,
+    ) -> Any:
+        """Stream the history of a column as Arrow record batches, for pandas, polars, DuckDB and others.
+
+            table = polars.from_arrow(store.arrow("BASE", fields=["fare.total:float"]).read_all())
+
+        Each row is one cell: row_key, column_name, ref_key, added_id, shard, created_at, the body as exact JSON text,
+        and the typed columns. A value that a typed column cannot hold exactly is null, and so is the body of an erased
+        cell. Batches are read as the reader advances, shard by shard and in ``added_id`` order within a shard, up to
+        the last settled cell.
+
+        Args:
+            column: the column; None for all columns.
+            fields: typed columns, ``[NAME=]PATH:TYPE`` where TYPE is uuid, int, float, bool, time, text(N) or, unlike
+                for index fields, text. If ``column`` is None, PATH begins with a column name.
+            since: an aware datetime, to return cells that were stored at that time or later, or a mapping of shards to
+                added_ids, to return cells after them. Keep the highest added_id of each shard for the next call.
+            shards: numbers of the shards to read; None for all.
+
+        Returns:
+            A ``pyarrow.RecordBatchReader``.
+
+        Raises:
+            InvalidInput: an argument is invalid, or pyarrow is not installed (extra ``[export]``).
+            InvalidCell: the column name is invalid.
+            LocationLost, FeedRefused, CorruptBody: while reading, as for ``get_cells_for_shard``.
+        """
+        return record_batches(self._internals, column, fields, since, shards)
+
+    # Whole shards
+
+    def scan_shard(
+        self,
+        shard: int,
+        *,
+        after: int = 0,
+        up_to: int | None = None,
+        legacy_only: bool = False,
+        column_name: str | None = None,
+    ) -> Iterator[StoredCell]:
+        """Iterate over a shard's current cells in ``added_id`` order, without decoding them.
+
+        This is not a change feed: a cell that is written during the scan may be missed. Use ``iter_shard`` to see every
+        cell.
+
+        Args:
+            shard: number of the shard.
+            after: return only cells with a higher added_id.
+            up_to: return only cells up to this added_id.
+            legacy_only: return only cells whose body has no envelope.
+            column_name: return only cells of this column. Bodies of other columns are not fetched.
+
+        Raises:
+            InvalidInput: there is no such shard.
+            InvalidCell: the column name is invalid.
+        """
+        return self._internals.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
+
+    def _codec(self, name: str | None, column_name: str) -> Codec:
+        return self._internals.columns.codec_for(column_name) if name is None else codec_named(name)

@@ -1,0 +1,432 @@
+"""SQL statements of erasures: the ledger, retention policies and legal holds in the catalog, erased cells in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from schemaless.wire.sql.parts import (
+    LIVE,
+    NOW,
+    Term,
+    blob_hex,
+    by_id,
+    by_key,
+    cell_table,
+    insert,
+    matching,
+    moment,
+    numbers,
+    quoted_table,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+ANY_COLUMN: Final = ""
+ANY_VERSION: Final = -1
+
+_REMOVED: Final = b"'removed by an erasure'"
+
+_SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
+
+
+# In a shard
+
+
+def lock_log(database: str) -> bytes:
+    """Lock the log of erased cells until the transaction ends; selects no row if the lock row does not exist yet."""
+    return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % table(database, b"erased_cell")
+
+
+def insert_lock_row(database: str) -> bytes:
+    """Insert the row that ``lock_log`` locks, unless it exists."""
+    return insert(
+        table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True
+    )
+
+
+def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
+    """Select the added_id, key and body size of the cells with these added_ids that have not been erased."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (
+        _SIZES,
+        by_id(database),
+        numbers(ids),
+        LIVE,
+    )
+
+
+def select_sizes_by_key(
+    database: str, targets: Iterable[tuple[bytes, str, int]], limit: int, before: datetime | None = None
+) -> bytes:
+    """Select the added_id, key and body size of the next cells of some targets that have not been erased.
+
+    Args:
+        database: the shard's database.
+        targets: row_key, column or ``ANY_COLUMN``, version or ``ANY_VERSION`` of each.
+        limit: maximum number of cells.
+        before: select only cells that were created before this time.
+    """
+    wanted = b" OR ".join(b"(%b)" % _of_target(*target) for target in targets)
+    condition = LIVE if before is None else LIVE + b" AND created_at<" + moment(before)
+    return b"SELECT %b FROM %b WHERE (%b) AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
+        _SIZES,
+        by_key(database),
+        wanted,
+        condition,
+        limit,
+    )
+
+
+def count_target(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select the number of live cells of a target, their size, the number of erased ones, and the columns' names."""
+    return (
+        b"SELECT COALESCE(SUM(%b),0), COALESCE(SUM(IF(%b,LENGTH(body),0)),0), COALESCE(SUM(NOT(%b)),0), "
+        b"GROUP_CONCAT(DISTINCT column_name ORDER BY column_name) FROM %b WHERE %b"
+        % (LIVE, LIVE, LIVE, by_key(database), _of_target(row_key, column_name, ref_key))
+    )
+
+
+def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    return matching(
+        row_key=blob_hex(row_key),
+        column_name=None if column_name == ANY_COLUMN else column_name,
+        ref_key=None if ref_key == ANY_VERSION else ref_key,
+    )
+
+
+def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of cells with a tombstone, unless they have already been erased.
+
+    Args:
+        table_name: qualified name of the table of cells.
+        ids: added_ids of the cells.
+        tombstone: the new body.
+    """
+    return b"UPDATE %b SET body=%b WHERE added_id IN (%b) AND %b" % (
+        table_name,
+        blob_hex(tombstone),
+        numbers(ids),
+        LIVE,
+    )
+
+
+def erase_cells(database: str, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of a shard's cells with a tombstone, unless they have already been erased."""
+    return replace_bodies(cell_table(database), ids, tombstone)
+
+
+def delete_parked_cells(database: str, ids: Iterable[int]) -> bytes:
+    """Delete what followers have stored about erased cells that they parked."""
+    return b"DELETE FROM %b WHERE added_id IN (%b)" % (table(database, b"parked"), numbers(ids))
+
+
+def blank_messages(database: str, ids: Sequence[int], kept_prefix: str) -> bytes:
+    """Remove the error messages of followers whose location is before one of these cells: they may be about it.
+
+    A message that begins with ``kept_prefix`` contains no text from a document, and is kept.
+    """
+    return b"UPDATE %b SET message=%b WHERE message IS NOT NULL AND location<%d AND LEFT(message,%d)<>%b" % (
+        table(database, b"follower"),
+        _REMOVED,
+        max(ids),
+        len(kept_prefix),
+        text(kept_prefix),
+    )
+
+
+def insert_events(database: str, rows: Iterable[tuple[int, int, int, int, str | None]]) -> bytes:
+    """Insert events: ``(event_id, added_id, erasure, body_bytes, entry_shards)``."""
+    return insert(table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes, entry_shards", rows)
+
+
+def select_executed(database: str, erasure: int) -> bytes:
+    """Select the number of cells of an erasure, the total size of their bodies, and its last event."""
+    return b"SELECT COUNT(*), COALESCE(SUM(body_bytes),0), COALESCE(MAX(event_id),0) FROM %b WHERE erasure=%d" % (
+        table(database, b"erased_cell"),
+        erasure,
+    )
+
+
+def select_erased_ids(database: str, erasure: int, after: int, limit: int) -> bytes:
+    """Select event_id and added_id of the next cells of an erasure, in the order of events."""
+    return b"SELECT event_id, added_id FROM %b WHERE erasure=%d AND event_id>%d ORDER BY event_id LIMIT %d" % (
+        table(database, b"erased_cell"),
+        erasure,
+        after,
+        limit,
+    )
+
+
+# The ledger
+
+
+def select_by_token(catalog: str, token: bytes) -> bytes:
+    """Select the number of the erasure with a token."""
+    return b"SELECT erasure_id FROM %b WHERE token=%b" % (table(catalog, b"erasure"), blob_hex(token))
+
+
+def insert_erasure(
+    catalog: str, kind: str, scope: str, reason: str, requested_by: str, token: bytes, number: int | None = None
+) -> bytes:
+    """Insert an erasure, with the next number or the given one."""
+    row: list[Term] = [kind, scope, reason, requested_by, blob_hex(token)]
+    names = "kind, scope, reason, requested_by, token"
+    if number is not None:
+        row.append(number)
+        names += ", erasure_id"
+    return insert(table(catalog, b"erasure"), names, [row])
+
+
+def insert_keys(catalog: str, erasure: int, keys: Iterable[tuple[int, bytes, str, int]]) -> bytes:
+    """Insert keys of an erasure, each ``(shard, row_key, column_name, ref_key)``; existing ones are kept."""
+    rows = [(erasure, shard, blob_hex(row_key), column, ref) for shard, row_key, column, ref in keys]
+    return insert(table(catalog, b"erasure_key"), "erasure_id, shard, row_key, column_name, ref_key", rows, ignore=True)
+
+
+def insert_erasure_shards(catalog: str, erasure: int, shards: Iterable[int]) -> bytes:
+    """Insert the shards of an erasure; existing ones are kept."""
+    return insert(
+        table(catalog, b"erasure_shard"), "erasure_id, shard", [(erasure, shard) for shard in shards], ignore=True
+    )
+
+
+def select_erasures(catalog: str, erasure: int | None = None) -> bytes:
+    """Select all erasures, or one.
+
+    Returns:
+        A statement whose rows are erasure_id, kind, scope, reason, requested_by, intended_at, executed_at,
+        acknowledged_at, verified_at and notes.
+    """
+    times = b", ".join(
+        b"CONCAT(%b,'+00:00')" % name for name in (b"intended_at", b"executed_at", b"acknowledged_at", b"verified_at")
+    )
+    return b"SELECT erasure_id, kind, scope, reason, requested_by, %b, notes FROM %b WHERE %b ORDER BY erasure_id" % (
+        times,
+        table(catalog, b"erasure"),
+        matching(erasure_id=erasure),
+    )
+
+
+def select_erasure_shards(catalog: str, erasure: int) -> bytes:
+    """Select shard, cells, body_bytes, last_event and executed_at of the shards of an erasure."""
+    return (
+        b"SELECT shard, cells, body_bytes, last_event, CONCAT(executed_at,'+00:00') FROM %b WHERE erasure_id=%d "
+        b"ORDER BY shard" % (table(catalog, b"erasure_shard"), erasure)
+    )
+
+
+def select_keys(
+    catalog: str, erasure: int, shard: int | None, after: tuple[int, bytes, str, int] | None, limit: int
+) -> bytes:
+    """Select shard, row_key, column_name and ref_key of the next keys of an erasure, in order."""
+    condition = matching(erasure_id=erasure, shard=shard)
+    if after is not None:
+        of_shard, row_key, column, ref = after
+        place = (of_shard, blob_hex(row_key), text(column), ref)
+        condition += b" AND (shard, row_key, column_name, ref_key)>(%d,%b,%b,%d)" % place
+    return (
+        b"SELECT shard, row_key, column_name, ref_key FROM %b WHERE %b "
+        b"ORDER BY shard, row_key, column_name, ref_key LIMIT %d" % (table(catalog, b"erasure_key"), condition, limit)
+    )
+
+
+def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, last_event: int) -> bytes:
+    """Record an erasure's results in a shard; the time of the first execution is kept.
+
+    Counts never become lower: a shard that was restored from a backup has lost its log of what was erased.
+    """
+    values: dict[str, Term] = {
+        "cells": b"GREATEST(cells, %d)" % cells,
+        "body_bytes": b"GREATEST(body_bytes, %d)" % body_bytes,
+        "last_event": last_event,
+        "executed_at": b"COALESCE(executed_at, %b)" % NOW,
+    }
+    return upsert(table(catalog, b"erasure_shard"), {"erasure_id": erasure, "shard": shard}, values)
+
+
+def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at: datetime | None) -> bytes:
+    """Set the times of an erasure that was first recorded in another catalog."""
+    changes: dict[str, Term] = {"intended_at": moment(intended_at)}
+    if executed_at is not None:
+        changes["executed_at"] = moment(executed_at)
+    return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
+
+
+def update_shard(
+    catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, executed_at: datetime | None
+) -> bytes:
+    """Set the results, in a shard, of an erasure that was first recorded in another catalog."""
+    changes: dict[str, Term] = {"cells": cells, "body_bytes": body_bytes}
+    if executed_at is not None:
+        changes["executed_at"] = moment(executed_at)
+    return update(table(catalog, b"erasure_shard"), changes, erasure_id=erasure, shard=shard)
+
+
+def mark(catalog: str, erasure: int, what: str) -> bytes:
+    """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless one is already recorded."""
+    column = f"{what}_at"
+    changes: dict[str, Term] = {column: b"COALESCE(%b, %b)" % (column.encode(), NOW)}
+    return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
+
+
+def mark_executed(catalog: str, erasure: int) -> bytes:
+    """Record that an erasure was executed, if all of its shards are done."""
+    left = b"SELECT 1 FROM %b AS s WHERE s.erasure_id=%d AND s.executed_at IS NULL" % (
+        table(catalog, b"erasure_shard"),
+        erasure,
+    )
+    return mark(catalog, erasure, "executed") + b" AND NOT EXISTS (%b)" % left
+
+
+def lock_notes(catalog: str, erasure: int) -> bytes:
+    """Select the notes of an erasure, and lock its row."""
+    return b"SELECT notes FROM %b WHERE erasure_id=%d FOR UPDATE" % (table(catalog, b"erasure"), erasure)
+
+
+def update_notes(catalog: str, erasure: int, notes: str) -> bytes:
+    """Replace the notes of an erasure."""
+    return update(table(catalog, b"erasure"), {"notes": notes}, erasure_id=erasure)
+
+
+def insert_acknowledged(catalog: str, erasure: int, names: Iterable[str]) -> bytes:
+    """Record that followers have handled all events of an erasure; the first time is kept."""
+    return insert(
+        table(catalog, b"erasure_follower"), "erasure_id, name", [(erasure, name) for name in names], ignore=True
+    )
+
+
+def select_acknowledged(catalog: str, erasure: int) -> bytes:
+    """Select the name and acknowledged_at of each follower that has handled all events of an erasure."""
+    return b"SELECT name, CONCAT(acknowledged_at,'+00:00') FROM %b WHERE erasure_id=%d ORDER BY name" % (
+        table(catalog, b"erasure_follower"),
+        erasure,
+    )
+
+
+# Copies of cells on other servers
+
+
+def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes) -> bytes:
+    """Replace the bodies of cells in a table that a move has left behind or is filling."""
+    return replace_bodies(quoted_table(database, name), ids, tombstone)
+
+
+def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
+    """Select how many of these cells are in a table without having been erased."""
+    return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
+
+
+def count_left(database: str, ids: Sequence[int]) -> bytes:
+    """Select how many of these cells of a shard have not been erased, and how many of these cells are parked."""
+    parked = (table(database, b"parked"), numbers(ids))
+    live = (cell_table(database), numbers(ids), LIVE)
+    return b"SELECT (SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b), " % live + (
+        b"(SELECT COUNT(*) FROM %b WHERE added_id IN (%b))" % parked
+    )
+
+
+def select_rows_of(database: str, ids: Iterable[int]) -> bytes:
+    """Select the row_keys of these cells of a shard."""
+    return b"SELECT DISTINCT row_key FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
+
+
+def count_older(database: str, row_key: bytes, column_name: str, ref_key: int, executed_at: datetime) -> bytes:
+    """Select the number of cells of a target that were created before a time and have not been erased."""
+    place = (by_key(database), _of_target(row_key, column_name, ref_key), LIVE, moment(executed_at))
+    return b"SELECT COUNT(*) FROM %b WHERE %b AND %b AND created_at<%b" % place
+
+
+def count_live(database: str, ids: Iterable[int]) -> bytes:
+    """Select how many of these cells of a shard have not been erased."""
+    return count_live_copies(database, "cell", ids)
+
+
+# --- retention policies and legal holds -------------------------------------------------------------------------------
+
+_HOLD: Final = b"hold_id, row_key, held_by, reason, CONCAT(held_at,'+00:00'), CONCAT(released_at,'+00:00'), released_by"
+
+
+def select_policies(catalog: str) -> bytes:
+    """Select column_name, keep_days, keep_versions, set_by and set_at of every policy, by column."""
+    return (
+        b"SELECT column_name, keep_days, keep_versions, set_by, CONCAT(set_at,'+00:00') FROM %b "
+        b"WHERE keep_days IS NOT NULL OR keep_versions IS NOT NULL ORDER BY column_name"
+        % table(catalog, b"retention_policy")
+    )
+
+
+def upsert_policy(
+    catalog: str, column_name: str, keep_days: int | None, keep_versions: int | None, set_by: str
+) -> bytes:
+    """Set the policy of a column; without limits, the column has no policy."""
+    return upsert(
+        table(catalog, b"retention_policy"),
+        {"column_name": column_name},
+        {"keep_days": keep_days, "keep_versions": keep_versions, "set_by": set_by, "set_at": NOW},
+    )
+
+
+def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, released: bool = False) -> bytes:
+    """Select the holds on some or all rows, oldest first; with ``released``, also those no longer in force."""
+    conditions = [] if released else [b"released_at IS NULL"]
+    if row_keys is not None:
+        conditions.append(_of_rows(row_keys))
+    return b"SELECT %b FROM %b WHERE %b ORDER BY hold_id" % (
+        _HOLD,
+        table(catalog, b"legal_hold"),
+        b" AND ".join(conditions) or b"TRUE",
+    )
+
+
+def insert_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, reason: str) -> bytes:
+    """Place legal holds on rows."""
+    rows = [(blob_hex(row_key), held_by, reason) for row_key in row_keys]
+    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason", rows)
+
+
+def insert_past_hold(
+    catalog: str,
+    row_key: bytes,
+    held_by: str,
+    reason: str,
+    released_by: str | None,
+    held_at: datetime,
+    released_at: datetime | None,
+) -> bytes:
+    """Insert a hold that was placed earlier, with its original times."""
+    row: list[Term] = [blob_hex(row_key), held_by, reason, released_by, moment(held_at)]
+    row.append(None if released_at is None else moment(released_at))
+    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason, released_by, held_at, released_at", [row])
+
+
+def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, released_by: str) -> bytes:
+    """Release the holds of one party."""
+    return b"UPDATE %b SET released_at=%b, released_by=%b WHERE released_at IS NULL AND held_by=%b AND %b" % (
+        table(catalog, b"legal_hold"),
+        NOW,
+        text(released_by),
+        text(held_by),
+        _of_rows(row_keys),
+    )
+
+
+def release_past_hold(catalog: str, number: int, released_at: datetime, released_by: str | None) -> bytes:
+    """Release a hold that was released earlier, in another catalog."""
+    changes: dict[str, Term] = {"released_at": moment(released_at), "released_by": released_by}
+    return update(table(catalog, b"legal_hold"), changes, hold_id=number)
+
+
+def select_pending_erasures(catalog: str, row_keys: Iterable[bytes]) -> bytes:
+    """Select the row and number of each erasure of these rows that is recorded but not yet executed."""
+    return b"SELECT row_key, erasure_id FROM %b JOIN %b USING (erasure_id) WHERE executed_at IS NULL AND %b LIMIT 1" % (
+        table(catalog, b"erasure"),
+        table(catalog, b"erasure_key"),
+        _of_rows(row_keys),
+    )
+
+
+def _of_rows(row_keys: Iterable[bytes]) -> bytes:
+    return b"row_key IN (%b)" % b",".join(map(blob_hex, row_keys))

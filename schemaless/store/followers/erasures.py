@@ -1,0 +1,84 @@
+"""A shard's log of erased cells, from which followers learn what was erased, and the followers' acknowledgements.
+
+Events are numbered 1, 2, 3 and so on. A follower handles them in order, after the pages of the feed that it has read,
+and then records the last one, which acknowledges all events up to it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from schemaless.cell import CellKey, ErasedCell
+from schemaless.store.followers import sql
+from schemaless.topology.shards import Shards
+
+EVENTS_PER_READ = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureEvent:
+    """An event of the log.
+
+    Attributes:
+        erased: the erased cell.
+        entry_shards: shards in which indexes may have an entry made from the cell, as JSON text, keyed by index number;
+            None if unknown.
+    """
+
+    erased: ErasedCell
+    entry_shards: str | None
+
+
+class ErasureLog:
+    """A datastore's logs of erased cells.
+
+    Args:
+        shards: the datastore's shards.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    def last(self, shard: int) -> int:
+        """Return the number of a shard's last event; 0 if nothing was ever erased there."""
+        return int(self._shards.rows(shard, sql.select_last_event(self._shards.database(shard)))[0][0] or 0)
+
+    def events(self, shard: int, after: int, limit: int = EVENTS_PER_READ) -> list[ErasureEvent]:
+        """Return the next events of a shard, in order."""
+        rows = self._shards.rows(shard, sql.select_events(self._shards.database(shard), after, limit))
+        return [
+            ErasureEvent(
+                ErasedCell(
+                    int(event_id),
+                    int(erasure),
+                    CellKey(uuid.UUID(bytes=row_key), str(column), int(ref_key)),
+                    int(added_id),
+                    datetime.fromisoformat(at),
+                ),
+                entry_shards,
+            )
+            for event_id, erasure, added_id, row_key, column, ref_key, entry_shards, at in rows
+        ]
+
+    def acknowledge(self, name: str, shard: int, event_id: int, epoch: int | None = None) -> bool:
+        """Record that a follower has handled all events of a shard up to ``event_id``.
+
+        Args:
+            name: the follower's name.
+            shard: number of the shard.
+            event_id: the last event that it has handled.
+            epoch: epoch of the follower's lease; None for a follower without leases.
+
+        Returns:
+            False if the follower has no row there, or its row has another epoch.
+        """
+        statement = sql.acknowledge(self._shards.database(shard), name, event_id, epoch)
+        return self._shards.execute(shard, statement).affected > 0
+
+    def acknowledged(self, shard: int) -> Mapping[str, int]:
+        """Return the number of the last event that each follower of a shard has handled, by follower name."""
+        rows = self._shards.rows(shard, sql.select_acknowledged(self._shards.database(shard)))
+        return {str(name): int(event_id) for name, event_id in rows}

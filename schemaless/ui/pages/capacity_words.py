@@ -1,0 +1,185 @@
+"""Formats the answers of a capacity report as text, and defines the ``Table`` type of its tables."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.base.numbers import Interval
+from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, is_too_wide, whole_days
+from schemaless.planning.capacity.steps import rate
+from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
+from schemaless.ui.terminal.output import bytes_text, counted, estimate_text
+
+TOO_WIDE: Final = "cannot be forecast yet"
+"""Shown instead of an interval that would be too wide to be of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the report.
+
+    Attributes:
+        title: Heading.
+        columns: Headings of the columns.
+        rows: Cells of each row.
+        text_columns: Number of leading columns that contain text; the others contain figures.
+        note: Text below the table.
+        last_text: True if the last column contains text too.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    text_columns: int = 1
+    note: str = ""
+    last_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer in a few words, with sentences that give the date and the intervals."""
+
+    days: str
+    detail: str
+
+
+def answer(scenario: Scenario) -> Answer:
+    """Return when the first disk of a scenario will be full."""
+    first = scenario.first
+    if first is None:
+        reasons = sorted({outlook.why or "" for outlook in scenario.unknown}) or ["no cluster holds any cells"]
+        why = "; ".join(reasons)
+        return Answer("unknown", f"{why[:1].upper()}{why[1:]}.")
+    finite = first.days is not None and math.isfinite(first.days.mid)
+    where = f" The disk of {first.disk} fills up first." if len(scenario.disks) > 1 and finite else ""
+    unknown = [outlook.disk for outlook in scenario.unknown]
+    missing = f" Unknown for {', '.join(unknown)}." if unknown else ""
+    return Answer(days_text(first), f"{interval_text(first)}{where}{missing}{_constant_text(first)}")
+
+
+def _constant_text(outlook: DiskOutlook) -> str:
+    """Return a sentence about the constant rate over recent weeks, with a leading space."""
+    if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
+        return ""
+    mid, bracket, ends = at_rate_text(outlook.at_rate).partition(" (")
+    sentence = mid if mid == "never" else f"{mid} days{bracket}{ends}"
+    return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
+
+
+def at_rate_text(days: Interval | None) -> str:
+    """Return the days until a disk is full at a constant rate, rounded down, with their interval."""
+    if days is None:
+        return ""
+    return estimate_text(days, lambda value: "never" if math.isinf(value) else whole(value))
+
+
+def days_text(outlook: DiskOutlook) -> str:
+    """Return the days until a disk is full, in a few words."""
+    if outlook.days is None:
+        return "unknown"
+    return until_text(outlook.days.mid, outlook.horizon_days or 0)
+
+
+def interval_text(outlook: DiskOutlook) -> str:
+    """Return the date and both intervals as sentences."""
+    days, first = outlook.days, outlook.first_day
+    if days is None or first is None:
+        return f"{outlook.why}."
+    horizon = outlook.horizon_days or 0
+    if days.high_95 == 0:
+        return "The data does not fit on the disk at the start."
+    if math.isinf(days.low_95):
+        return (
+            f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days. "
+            f"{horizon_text(outlook)}"
+        )
+    date = f"Full on {date_text(first, days.mid)}. " if math.isfinite(days.mid) else ""
+    intervals = []
+    for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
+        if math.isinf(low):
+            interval = f"more than {horizon:,} days"
+        elif _is_vague(low, high, horizon):
+            interval = TOO_WIDE
+        elif math.isinf(high):
+            interval = f"{whole(low)} days or more"
+        else:
+            interval = f"{whole(low)} to {whole(high)} days"
+        intervals.append(f"{percent} % interval: {interval}")
+    beyond = "" if math.isfinite(days.mid) else f" {horizon_text(outlook)}"
+    return f"{date}{'; '.join(intervals)}.{beyond}"
+
+
+def _is_vague(low_days: float, high_days: float, horizon: int) -> bool:
+    return is_too_wide(max(1.0, low_days), min(high_days, horizon))
+
+
+def between_text(low: float, high: float, text: Callable[[float], str]) -> str:
+    """Format an interval of a figure, or say that it cannot be forecast."""
+    return TOO_WIDE if is_too_wide(low, high) else f"{text(low)} to {text(high)}"
+
+
+def horizon_text(outlook: DiskOutlook) -> str:
+    """Return a sentence that explains the length of the forecast."""
+    horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
+    if horizon < min(HISTORY_TIMES * measured, MOST_DAYS):
+        return (
+            f"The forecast covers only {horizon:,} days: the measured days differ so much that the 80 % interval of "
+            f"more days would span a factor of over {MOST_TIMES:.0f}."
+        )
+    length = f"{HISTORY_TIMES} times the {measured:,} days measured"
+    limit = "" if horizon == HISTORY_TIMES * measured else f", at most {MOST_DAYS:,}"
+    return f"The forecast covers only {horizon:,} days: {length}{limit}."
+
+
+def range_text(low: float, high: float, horizon: int) -> str:
+    """Format an interval of days, rounded down; empty if there is no space left."""
+    if math.isinf(low):
+        return f"over {horizon:,}"
+    if high == 0:
+        return ""
+    if _is_vague(low, high, horizon):
+        return TOO_WIDE
+    return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"
+
+
+def date_text(first_day: datetime.date, days: float) -> str:
+    """Return the date that is ``days`` after ``first_day``."""
+    return (first_day + datetime.timedelta(math.floor(days))).isoformat()
+
+
+def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
+    """Return the average daily growth over the last four weeks with its interval; "?" without two weeks of data."""
+    recent = rate(history)
+    return "?" if recent is None else estimate_text(recent.per_day, bytes_text)
+
+
+def seconds_text(seconds: float) -> str:
+    """Format CPU time."""
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:,.1f} min"
+    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{seconds * 1000:,.2f} ms"
+
+
+def share_text(share: float) -> str:
+    """Format relative growth as a signed percentage, capped at +10,000 %."""
+    return f"{share:+.0%}" if share < 100 else "over +10,000%"
+
+
+def whole(days: float) -> str:
+    """Format days, rounded down."""
+    return f"{whole_days(days):,}"
+
+
+def until_text(days: float, horizon: int) -> str:
+    """Format the days until a disk is full in a few words; infinity means more than ``horizon``."""
+    if math.isinf(days):
+        return f"over {horizon:,} days"
+    if days == 0:
+        return "no space left"
+    return "less than a day" if days < 1 else counted(math.floor(days), "day")

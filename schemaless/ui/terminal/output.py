@@ -1,0 +1,234 @@
+"""Output of commands: data on standard output, progress and errors on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from textwrap import indent
+from typing import IO, Any, Final, TextIO
+
+import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+
+from schemaless.base.numbers import Interval
+from schemaless.cell import CellKey
+from schemaless.ui.terminal.progress import Progress
+from schemaless.ui.terminal.shown import JSONTerminal, shown, shown_json
+from schemaless.ui.terminal.tables import table_lines
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_STOPPED: Final = 3
+
+_REFRESHES_PER_S = 4.0
+
+_quiet = False
+
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+class ReadOnlyCommand(click.Command):
+    """Command that never changes stored data; an interrupted one reports that nothing was changed."""
+
+
+class _Console(Console):
+    """Rich's console without emoji codes such as ``:car:`` and without control characters.
+
+    ``main`` handles a closed pipe. Lines are broken only between words: a line with a path or URL that is wider than
+    the terminal is left to the terminal to wrap, so that it can be copied.
+    """
+
+    def __init__(self, file: TextIO, **options: Any) -> None:
+        super().__init__(file=file, highlight=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        texts = [shown(item) if isinstance(item, str) else item for item in objects]
+        words = (word for text in texts if isinstance(text, str) for word in text.split())
+        if any(cell_len(word) > self.width for word in words):
+            options["soft_wrap"] = True
+        super().print(*texts, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise
+
+
+def out() -> Console:
+    """Return the console for data; lines are wrapped only on a terminal."""
+    return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
+
+
+def line_break() -> str:
+    """Return a line break for a long sentence: a space on a terminal, which wraps lines, or else a newline."""
+    return " " if sys.stdout.isatty() else "\n"
+
+
+def set_quiet(quiet: bool) -> None:
+    """Omit progress and notes from now on, or show them again; errors are always shown."""
+    global _quiet
+    _quiet = quiet
+
+
+def err(*, wrap: bool = False) -> Console:
+    """Return the console for progress and notes; long lines are left to the terminal unless ``wrap``."""
+    # Not a terminal if quiet: a live display would swallow the lines of standard output, too.
+    return _Console(sys.stderr, soft_wrap=not wrap, quiet=_quiet, force_terminal=False if _quiet else None)
+
+
+def error(message: str) -> None:
+    """Print one error line."""
+    _Console(sys.stderr, soft_wrap=True).print(
+        f"[bold red]schemaless:[/] {escape(shown(redacted(message), one_line=True))}"
+    )
+
+
+def redacted(text: str) -> str:
+    """Hide the passwords in URLs: an error message may quote a URL that was typed in the wrong place."""
+    text = re.sub(r"(://[^\s:/@]*:)\S+@", r"\1***@", text)
+    return re.sub(r"([?&][a-z_]*pass[a-z_]*=)[^\s&]+", r"\1***", text)
+
+
+def note(message: str) -> None:
+    """Print one line on standard error, unless the command is quiet."""
+    err().print(escape(shown(message, one_line=True)))
+
+
+def data_sink() -> IO[bytes] | JSONTerminal:
+    """Return standard output for lines of JSON; on a terminal, control characters are escaped."""
+    return JSONTerminal(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
+
+
+def print_json(data: Any) -> None:
+    """Print ``data`` as one JSON object on standard output."""
+    sys.stdout.write(json_text(data) + "\n")
+
+
+def print_json_array(items: Iterable[Any]) -> None:
+    """Print a JSON array on standard output, without holding more than one item in memory."""
+    empty = True
+    for item in items:
+        sys.stdout.write(("[\n" if empty else ",\n") + indent(json_text(item), "  "))
+        empty = False
+    sys.stdout.write("[]\n" if empty else "\n]\n")
+
+
+def json_text(data: Any) -> str:
+    """Return JSON text for standard output, as ASCII if the encoding cannot represent it (an old locale, say).
+
+    On a terminal, control characters and those that change the writing direction are escaped, which does not change the
+    meaning.
+    """
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    if sys.stdout.isatty():
+        text = shown_json(text)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=2, default=str)
+    return text
+
+
+def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
+    """Print a table on standard output, with the first ``text_columns`` left-aligned and the others right-aligned.
+
+    It is fitted to the terminal, or to COLUMNS if set; otherwise each row is one line.
+    """
+    console = out()
+    if title is not None:
+        console.print(f"[bold]{escape(title)}[/]")
+    fitted = console.width if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else None
+    values = [[shown(value, one_line=True) for value in row] for row in rows]
+    header, lines = table_lines(columns, values, text_columns=text_columns, width=fitted)
+    for line in header:
+        console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes with binary units, such as ``12.3 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def speed_text(mb_per_s: float) -> str:
+    """Format a rate in MB (1,000,000 bytes) a second, the unit of thresholds."""
+    return f"{mb_per_s:.1f} MB/s" if mb_per_s >= 0.1 else f"{mb_per_s * 1e3:.0f} kB/s"
+
+
+def size_text(count: int | None, unknown: str = "-") -> str:
+    """Format a number of bytes, or return ``unknown`` for None."""
+    return unknown if count is None else bytes_text(count)
+
+
+def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".format) -> str:
+    """Format an estimate: the middle, followed by the interval in brackets unless it is exact."""
+    if estimate.exact:
+        return text(estimate.mid)
+    low, mid, high = map(text, estimate)
+    unit = high.partition(" ")[2]
+    if unit and low.endswith(f" {unit}") and mid.endswith(f" {unit}"):
+        return f"{mid} ({low.removesuffix(f' {unit}')} to {high.removesuffix(f' {unit}')})"
+    return f"{mid} ({low} to {high})"
+
+
+def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str, Any]:
+    """Return an estimate for ``print_json``, rounded to ``digits`` decimals, or to whole numbers."""
+    return {
+        "low": round(estimate.low, digits),
+        "mid": round(estimate.mid, digits),
+        "high": round(estimate.high, digits),
+        "exact": estimate.exact,
+    }
+
+
+def facts(value: object, *names: str) -> dict[str, Any]:
+    """Return the named attributes of a value for ``print_json``, with times in ISO 8601."""
+    return {name: _plain(getattr(value, name)) for name in names}
+
+
+def _plain(fact: Any) -> Any:
+    if hasattr(fact, "exact"):
+        return estimate_json(fact)
+    if isinstance(fact, datetime):
+        return fact.isoformat()
+    return list(fact) if isinstance(fact, tuple) else fact
+
+
+def key_json(key: CellKey) -> dict[str, Any]:
+    """Return a cell's key for ``print_json``, with the row_key as text."""
+    return {**key._asdict(), "row_key": str(key.row_key)}
+
+
+@contextmanager
+def progress(description: str, total: int | None, unit: str) -> Iterator[Progress]:
+    """Show progress with rate and remaining time on standard error, unless the command is quiet.
+
+    On a terminal, one line is redrawn; otherwise a line is printed every five seconds.
+
+    Yields:
+        A listener for ``Total`` and ``Advanced`` events.
+    """
+    console = err()
+    listener = Progress(shown(description, one_line=True), total, unit, None if console.is_terminal else note)
+    if console.is_terminal:
+        with Live(listener, console=console, refresh_per_second=_REFRESHES_PER_S):
+            yield listener
+    else:
+        yield listener

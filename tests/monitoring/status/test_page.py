@@ -1,0 +1,196 @@
+"""The status page in a browser: while a migration, a move and a killed replica are under way, and without servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+import uvicorn
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import schemaless
+from schemaless.cell import NewStoredCell
+from schemaless.monitoring.status.page import status_html
+from schemaless.monitoring.status.serve import application
+from schemaless.ops.admin.create import create
+from schemaless.ops.failover import nodes
+from schemaless.testing.servers import private_servers
+from tests.cli.test_capacity_page import CHROMIUM, needs_chromium
+from tests.monitoring.status.statuses import NOW, PRIMARY, cluster, everything, status
+
+pytestmark = pytest.mark.once
+
+LOOKS: list[tuple[int, Literal["light", "dark"]]] = [
+    (width, scheme) for width in (1280, 400) for scheme in ("light", "dark")
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's Chromium, headless."""
+    with sync_playwright() as playwright:
+        # Chromium's sandbox does not work as root in a container; the pages are our own.
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Shown:
+    """A collector of statuses that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = everything()
+
+    def status(self) -> Any:
+        """Return the status to show."""
+        return self.now
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[str, Shown]]:
+    """A page of statuses that the test sets; gives its URL and the collector."""
+    shown = Shown()
+    config = uvicorn.Config(application(shown, None), port=0, log_level="warning", lifespan="off")  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    (port,) = {sock.getsockname()[1] for each in server.servers for sock in each.sockets}
+    yield f"http://127.0.0.1:{port}/", shown
+    server.should_exit = True
+    thread.join(30)
+
+
+def opened(browser: Browser, url: str) -> tuple[Page, list[str]]:
+    """Open a page; return it with a list that collects its console messages, errors and foreign requests."""
+    page, messages = browser.new_page(), list[str]()
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: messages.append(request.url) if not request.url.startswith(url) else None)
+    page.goto(url)
+    return page, messages
+
+
+def violations(page: Page) -> dict[tuple[int, str], Any]:
+    """Return what axe finds at each width and in both colour schemes, and whether the page is too wide."""
+    found = {}
+    for width, scheme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        audit = Axe().run(page, options={"resultTypes": ["violations"]}).response
+        assert "color-contrast" in [each["id"] for each in audit["passes"]]
+        found[width, scheme] = [
+            (each["id"], [node["html"] for node in each["nodes"]]) for each in audit["violations"]
+        ] + [width for scrolled in [page.evaluate("document.documentElement.scrollWidth")] if scrolled > width]
+    return found
+
+
+@pytest.mark.long
+@needs_chromium
+@pytest.mark.mysql
+def test_page_shows_faults_as_they_happen(browser, start, eventually):
+    """Without a reload: progress, a replica that was killed, and a runner that was killed, each with its command."""
+    draw = random.Random(34)
+    with private_servers("mysql", 2, replicas=1) as servers:
+        url = create("trips", 4, [server.url for server in servers])
+        for number, server in enumerate(servers, start=1):
+            nodes.add_replica(url, f"cluster-{number}", server.replicas[0].url, timeout_s=30)
+        with schemaless.connect(url) as store:
+            bodies = [json.dumps({"noise": draw.randbytes(3_000).hex()}).encode() for _ in range(900)]
+            store.put_stored_cells([NewStoredCell(draw.randbytes(16), "BASE", 1, body) for body in bodies])
+        # A minute for 1.2 MB: on a busy machine the page needs half of that to show the faults before the last one.
+        slow = ("--execute", "--max-mb-per-s", "0.02")
+        migration = start("migrate", "run", *slow, "--shards", "0-1", url=url)
+        start("shards", "move", "2", "--to", "cluster-1", *slow, url=url)
+        process = start("status", "--listen", "127.0.0.1:0", url=url)
+        (address,) = re.findall(r"(http://127\.0\.0\.1:\d+/), until", process.stderr.readline().decode())
+        page, messages = opened(browser, address)
+
+        def shows(part: str, *texts: str) -> bool:
+            # Playwright's loop has to run, or the page never fetches.
+            page.wait_for_timeout(100)
+            found = page.inner_text(f"#{part}")
+            return all(text in found for text in texts)
+
+        eventually(lambda: shows("jobs", "migration 1", "move 2", "running", "kB/s"), "both jobs run")
+        assert "4 of 4" in page.inner_text("#summary")
+        assert page.locator("progress").count() == 2
+        victim = servers[1].replicas[0]
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        eventually(lambda: shows("findings", str(victim.socket), "does not answer", "remove-replica"), "the replica")
+        assert shows("servers", "no answer")
+        assert "3 of 4" in page.inner_text("#summary")
+        migration.kill()
+        eventually(lambda: shows("findings", "migration 1", "schemaless migrate run --execute --job 1"), "the runner")
+
+        assert {look: found for look, found in violations(page).items() if found} == {}
+        assert "fault" in page.title()
+        assert messages == []
+        page.close()
+
+
+@needs_chromium
+def test_page_with_every_finding_passes_an_audit(browser, served):
+    """At 400 and 1,280 pixels, light and dark: no violation, no overflow, nothing loaded from elsewhere."""
+    url, _ = served
+    page, messages = opened(browser, url)
+
+    assert {look: found for look, found in violations(page).items() if found} == {}
+    assert messages == []
+    page.close()
+
+
+@needs_chromium
+def test_page_follows_changes_and_says_when_it_cannot(browser, served, eventually):
+    """Parts are replaced without a reload, names are text, and scroll positions stay."""
+    url, shown = served
+    page, _ = opened(browser, url)
+    page.evaluate("window.sameDocument = true")
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.evaluate("document.querySelector('#servers .wide').scrollLeft = 50")
+    name = "<script>alert(1)</script>"
+    shown.now = status(clusters=(cluster(replace(PRIMARY, address=name, fault=name)),))
+
+    def found() -> bool:
+        page.wait_for_timeout(100)
+        return name in page.inner_text("#findings") and name in page.inner_text("#servers")
+
+    eventually(found, "the new status")
+    assert page.evaluate("window.sameDocument") is True
+    assert page.evaluate("document.querySelector('#servers .wide').scrollLeft") == 50
+    shown.now = None
+
+    def out_of_date() -> bool:
+        page.wait_for_timeout(100)
+        return "out of date" in page.inner_text("#connection")
+
+    eventually(out_of_date, "the page says so")
+    page.close()
+
+
+def test_page_of_parts_that_were_not_read():
+    """Each has its section, so that the script can fill it."""
+    parts = tuple(replace(part, read_at=None) for part in status().parts)
+    text = status_html(status(clusters=None, jobs=None, followers=None, capacity=None, parts=parts))
+
+    assert text.count("Being read.") == 4
+    for part in ("findings", "servers", "jobs", "followers", "capacity"):
+        assert f'<div id="{part}" data-live>' in text
+
+
+def test_page_of_many_shards_is_small():
+    """It shows sums, not shards."""
+    assert len(status_html(replace(status(), shards=4096, taken_at=NOW)).encode()) < 20_000

@@ -1,0 +1,228 @@
+"""Erase jobs: the command line, followers, indexes and moves."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import schemaless
+from schemaless.base.events import ignore_events
+from schemaless.ops.admin.indexes import indexes_of
+from schemaless.ops.erasure.job import EraseSpec
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.erasure.status import record_acknowledgements, status
+from schemaless.store.erasures.ledger import target
+from schemaless.store.followers.membership import Timing
+from schemaless.store.followers.rows import FollowerRows
+from schemaless.store.followers.worker import Worker
+from schemaless.store.indexes.admin import Watch
+from schemaless.store.indexes.definition import define
+from schemaless.store.internals import internals_of
+from schemaless.store.triggers.admin import Triggers
+from schemaless.store.triggers.calling import Calls
+from schemaless.store.triggers.supervision import caught_up, prepare
+
+REASON = "gdpr-art-17"
+CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
+
+
+def erase(store: schemaless.Datastore, *rows: uuid.UUID) -> int:
+    """Erase rows by a job; return the number of the erasure."""
+    number = internals_of(store).erasures.ledger.intend(REASON, [target(row) for row in rows])
+    run_erasure(store, EraseSpec(number))
+    return number
+
+
+def turn(worker: Worker) -> None:
+    worker.membership.renew()
+    for lease in worker.leases.held.values():
+        lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+    worker.schedule.poll_now()
+    worker.turn()
+
+
+@pytest.fixture
+def following(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]:
+    """Makes a worker for handlers, whose turns the test runs."""
+    with ExitStack() as stack:
+
+        def make(*handlers: Any) -> Worker:
+            access = internals_of(follow_store).follower_access
+            worker = Worker(access, handlers, "one", timing=CALM, stop=threading.Event(), listen=False)
+            stack.enter_context(worker.membership)
+            return worker
+
+        yield make
+
+
+def test_a_job_erases_rows_in_several_shards(fresh_store, erase_store, new_row):
+    """The ledger says how many cells in which shard; other rows stay."""
+    rows = [new_row() for _ in range(12)]
+    for row in rows:
+        fresh_store.put_cell(row, "BASE", 1, {"row": str(row)})
+    number = erase(erase_store, *rows[:9])
+    entry = internals_of(erase_store).erasures.ledger.entry(number)
+
+    assert entry.cells == 9
+    assert entry.body_bytes > 9 * 36
+    assert entry.executed_at is not None
+    assert {each.shard for each in entry.shards} == {fresh_store.shard_of(row) for row in rows[:9]}
+    assert [fresh_store.get_cell(row, "BASE", 1) is None for row in rows] == [True] * 9 + [False] * 3
+
+
+def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, erase_store, follow_store, following, row):
+    """on_erase is called until it succeeds; the function is never called for a cell that was erased before."""
+    seen, erased = [], []
+
+    def forget(cell, call):
+        erased.append((cell.key, cell.erasure))
+        if len(erased) == 1:
+            raise SystemExit("not now")
+        # A generator, which is no success, because nothing runs it.
+        return iter(()) if len(erased) > 2 else (_ for _ in ())
+
+    @schemaless.trigger(column="BASE", start="beginning", on_erase=forget)
+    def keep(cell, call):
+        seen.append(cell.key)
+
+    prepare(follow_store, keep)
+    worker = following(Calls(keep, follow_store))
+    first = fresh_store.put_cell(row, "BASE", 1, {"n": 1}).key
+    fresh_store.put_cell(row, "LOG", 1, {"n": 1})
+    turn(worker)
+    second = fresh_store.put_cell(row, "BASE", 2, {"n": 2}).key
+    number = erase(erase_store, row)
+
+    ended = caught_up(follow_store, keep)
+    assert status(erase_store, number).waiting == {"trigger:keep": [fresh_store.shard_of(row)]}
+    assert record_acknowledgements(erase_store, number).state == "executed"
+    before = []
+    for _ in range(3):
+        before.append(ended())
+        turn(worker)
+    assert (before, ended()) == ([False] * 3, True)
+    third = fresh_store.put_cell(row, "BASE", 3, {"n": 3}).key
+    turn(worker)
+
+    assert seen == [first, third]
+    assert erased == [*[(first, number)] * 3, (second, number)]
+    assert status(erase_store, number).waiting == {}
+    assert record_acknowledgements(erase_store, number).state == "acknowledged"
+    assert list(status(erase_store, number).acknowledged) == ["trigger:keep"]
+
+
+def test_a_run_once_gives_up_on_erasures_that_keep_failing(fresh_store, erase_store, follow_store, following, row):
+    """They are not acknowledged, and the status says why they wait."""
+
+    def forget(cell, call):
+        raise ValueError("no such ledger")
+
+    @schemaless.trigger(column="BASE", start="beginning", on_erase=forget)
+    def keep(cell, call): ...
+
+    prepare(follow_store, keep)
+    key = fresh_store.put_cell(row, "BASE", 1, {"n": 1}).key
+    erase(erase_store, row)
+    worker, shard, turns = following(Calls(keep, follow_store)), fresh_store.shard_of(row), 0
+    ended = caught_up(follow_store, keep)
+    while not ended() and turns < 20:
+        turn(worker)
+        turns += 1
+    (reported,) = Triggers(follow_store).status("keep").workers
+    said = f"on_erase failed for cell {key}: ValueError: no such ledger"
+
+    assert 8 < turns < 20
+    assert ended.gave_up == {shard: said}
+    assert reported.reported["waits"] == [["trigger:keep", shard, f"erased cells are not handled yet: {said}"]]
+
+
+def test_a_run_once_gives_up_on_erasures_that_kill_each_worker(fresh_store, erase_store, follow_store, row):
+    """Workers claim the quarantined shard one after the other, and die."""
+
+    @schemaless.trigger(column="BASE", on_erase=print)
+    def keep(cell, call): ...
+
+    fresh_store.put_cell(row, "BASE", 1, {"n": 1})
+    prepare(follow_store, keep)
+    erase(erase_store, row)
+    ended, shard = caught_up(follow_store, keep), fresh_store.shard_of(row)
+    rows, pair = FollowerRows(internals_of(follow_store).shards), ("trigger:keep", shard)
+    before = []
+    for number in range(8):
+        before.append(ended())
+        epoch = rows.claim(pair, f"worker {number}", rows.look([pair]).rows[pair])
+        assert epoch
+        rows.quarantine(pair, epoch, "its worker died", 0.0)
+
+    assert (before, ended()) == ([False] * 8, True)
+    assert ended.gave_up == {shard: "its worker died"}
+
+
+def test_parked_cells_and_messages_of_followers_are_erased(fresh_store, erase_store, follow_store, following, row):
+    """A traceback may quote the document."""
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=1)
+    def keep(cell, call):
+        raise ValueError(cell.body["secret"])
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=9)
+    def retry(cell, call):
+        raise ValueError(cell.body["secret"])
+
+    for trigger in (keep, retry):
+        prepare(follow_store, trigger)
+    worker = following(Calls(keep, follow_store), Calls(retry, follow_store))
+    fresh_store.put_cell(row, "BASE", 1, {"secret": "sesame"})
+    turn(worker)
+    shard, database = fresh_store.shard_of(row), internals_of(fresh_store).shards.database(fresh_store.shard_of(row))
+    texts = f"SELECT message FROM `{database}`.follower UNION ALL SELECT error FROM `{database}`.parked".encode()
+
+    def held() -> int:
+        return sum("sesame" in str(text) for (text,) in internals_of(follow_store).shards.rows(shard, texts))
+
+    assert held() == 2
+    erase(erase_store, row)
+
+    assert held() == 0
+
+
+def test_index_entries_of_erased_rows_are_removed(
+    fresh_store, erase_store, admin_url, follow_store, accounts, following, new_row
+):
+    """Entries are in another shard than their rows; an entry with a shard field that is left has NULLs."""
+    with schemaless.connect(admin_url) as admin:
+        entry, _ = indexes_of(admin).create(define("trips", "BASE.client:int", ["BASE.at:int", "STATUS.s:text(8)"]))
+    for role in ("app", "follow"):
+        accounts.allow(role, fresh_store.name, 4, indexes=[entry.number])
+    worker = following(*indexes_of(follow_store).handlers())
+    rows = [new_row() for _ in range(6)]
+    for number, row in enumerate(rows):
+        fresh_store.put_cell(row, "BASE", 1, {"client": number, "at": 5})
+        fresh_store.put_cell(row, "STATUS", 1, {"s": "sesame"})
+    turn(worker)
+    internals = internals_of(erase_store)
+    number = internals.erasures.ledger.intend(REASON, [target(rows[0]), target(rows[1]), target(rows[2], "STATUS")])
+    run_erasure(erase_store, EraseSpec(number))
+    # Each reads the progress once a second.
+    before, after = (Watch(indexes_of(follow_store), [], ignore_events, once=True) for _ in range(2))
+
+    def entries() -> dict[uuid.UUID, Any]:
+        found = {}
+        for shard in range(4):
+            database = internals.shards.database(shard)
+            statement = f"SELECT row_key, client, s FROM `{database}`.index_{entry.number}".encode()
+            found |= {uuid.UUID(bytes=key): rest for key, *rest in internals.shards.rows(shard, statement)}
+        return found
+
+    assert entries().keys() == set(rows)
+    assert before() is False
+    turn(worker)
+
+    assert after() is True
+    assert entries() == {rows[2]: [2, None]} | {row: [rows.index(row), b"sesame"] for row in rows[3:]}
+    assert status(erase_store, number).waiting == {}

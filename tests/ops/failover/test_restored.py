@@ -1,0 +1,284 @@
+"""Backups, restored as the documentation says, beside a production that a restored datastore never touches."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+import schemaless
+import schemaless.aio
+from schemaless.errors import CatalogCopied, InvalidInput, TopologyError
+from schemaless.local.description import LocalServer
+from schemaless.ops.export.exporter import follower_name
+from schemaless.ops.failover.adopt import adopt
+from schemaless.ops.failover.restored import restored
+from schemaless.store.followers.settings import Settings
+from schemaless.store.internals import internals_of
+from schemaless.testing.servers import private_servers
+from schemaless.topology.catalog import server_identity
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+from tests.client_programs import client_programs
+from tests.promotion import caught_up, sql
+from tests.test_docs_blocks import ROOT, blocks
+
+pytestmark = pytest.mark.mysql
+
+PAGE = ROOT / "docs/operations.md"
+_names = itertools.count(1)
+ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"restored {number}") for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def drill(flavour: str, replicated: LocalServer) -> Iterator[list[LocalServer]]:
+    """Servers to restore on: one with GTIDs, a past and a replica, and an empty one, on MySQL without GTIDs."""
+    options = {"gtid-mode": "OFF", "enforce-gtid-consistency": "OFF"} if flavour == "mysql" else {}
+    with private_servers(flavour, 1, options) as (empty,):
+        yield [replicated, empty]
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no datastore has."""
+    return f"backup{next(_names)}"
+
+
+@pytest.fixture
+def url(name: str, servers: list[LocalServer], flavour: str) -> str:
+    """The datastore in production, on two servers; on MySQL, the second one has a claim."""
+    made = schemaless.create(name, 2, [server.url for server in servers])
+    if flavour == "mysql":
+        adopt(made, "cluster-2", servers[1].url)
+    with schemaless.connect(made) as store:
+        for row in ROWS:
+            store.put_cell(row, "BASE", 1, {"row": str(row)})
+        exports = Settings(internals_of(store).follower_access)
+        exports.create(follower_name("lake"), {"uri": "s3://lake/cells"}, lambda shard: 0)
+    return made
+
+
+def at(server: LocalServer, name: str = "") -> str:
+    return f"mysql://root@/{name}?unix_socket={server.socket}"
+
+
+class Shell:
+    """Runs the page's blocks in a folder.
+
+    Attributes:
+        folder: where the files of a backup go.
+    """
+
+    def __init__(self, folder: Path, flavour: str, name: str, hosts: dict[str, LocalServer]) -> None:
+        self.folder = folder
+        self._flavour, self._name, self._hosts = flavour, name, hosts
+        (folder / "bin").mkdir()
+        client_programs(flavour, folder / "bin", {host: server.socket for host, server in hosts.items()})
+
+    def run(self, heading: str, containing: str) -> str:
+        """Run the block below a heading that contains a text, as it is for this flavour; return what it prints."""
+        text = PAGE.read_text(encoding="utf-8")
+        first = text[: text.index(f"### {heading}\n")].count("\n")
+        last = first + 1 + text.partition(f"### {heading}\n")[2].partition("\n#")[0].count("\n")
+        other = "mysql -h" if self._flavour == "mariadb" else "mariadb"
+        (block,) = [
+            block
+            for block in blocks(PAGE)
+            if first < block.line < last
+            and block.language == "console"
+            and containing in block.text
+            and other not in block.text
+        ]
+        script = "\n".join(line.removeprefix("$ ") for line in block.text.splitlines())
+        for host, server in self._hosts.items():
+            script = script.replace(f"mysql://admin@{host}:3306/mezzanine", at(server, self._name))
+            script = script.replace(f"mysql://{host}:3306/", at(server))
+        script = script.replace("mezzanine", self._name)
+        path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "SCHEMALESS_URL": at(self._hosts["db-1"], self._name)}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path, flavour: str, name: str, servers: list[LocalServer], drill: list[LocalServer]) -> Shell:
+    """Runs the page's blocks on production and on the servers to restore on."""
+    hosts = {"db-1": servers[0], "db-2": servers[1], "drill-1": drill[0], "drill-2": drill[1]}
+    return Shell(tmp_path, flavour, name, hosts)
+
+
+def contents(server: LocalServer, name: str) -> dict[str, Any]:
+    """Return the rows of all tables of a datastore on a server."""
+    tables = sql(
+        server,
+        "SELECT table_schema, table_name FROM information_schema.tables "
+        f"WHERE table_schema REGEXP '^{name}(_[0-9]{{4}}|_heartbeat)?$'",
+    )
+    return {
+        f"{database}.{table}": sorted(sql(server, f"SELECT * FROM {database}.{table}"), key=repr)
+        for database, table in tables
+    }
+
+
+class Watched:
+    """Production, as it was, and how many connections each of its servers has seen."""
+
+    def __init__(self, servers: list[LocalServer], name: str) -> None:
+        self._servers, self._name = servers, name
+        self._before = [contents(server, name) for server in servers]
+        self._sessions = [pymysql.connect(unix_socket=str(server.socket), user="root") for server in servers]
+        self._connections = self._count()
+
+    def _count(self) -> list[int]:
+        counted = []
+        for session in self._sessions:
+            with session.cursor() as cursor:
+                cursor.execute("SHOW GLOBAL STATUS LIKE 'Connections'")
+                counted.append(int(cursor.fetchall()[0][1]))
+        return counted
+
+    def is_untouched(self) -> bool:
+        """Return True if nobody has connected, and every row of every table is as it was."""
+        connections = self._count()
+        return (
+            connections == self._connections
+            and [contents(server, self._name) for server in self._servers] == self._before
+        )
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+
+REFUSED = [
+    ["cell", "put", str(ROWS[0]), "BASE", "9", "{}"],
+    ["check"],
+    ["info"],
+    ["status"],
+    ["topology", "show"],
+    ["topology", "watch", "--once"],
+    ["topology", "add-cluster", "mysql://nobody/"],
+    ["schema", "status"],
+    ["schema", "upgrade"],
+    ["grants", "--role", "app"],
+    ["erase", "replay", "--execute"],
+    ["erase", "run", str(ROWS[0]), "--reason", "drill", "--execute"],
+    ["migrate", "run", "--execute"],
+    ["trigger", "status"],
+    ["export", "status"],
+]
+
+
+def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell, name, servers, drill, flavour, invoke):  # noqa: F811
+    """The page's commands, literally; until 'topology restored', everything is refused and connects to nobody."""
+    shell.run("Backing up", "catalog.sql")
+    subject, late = ROWS[:2]
+    with schemaless.connect(url) as store:
+        store.erase(subject, reason="gdpr-art-17")
+        store.put_cell(late, "BASE", 2, "after the backup")
+    shell.run("Backing up", "ledger.ndjson")
+    copy = at(drill[0], name)
+    with closing(Watched(servers, name)) as production:
+        shell.run("Restoring", "catalog.sql")
+
+        for each in ("cluster-1", servers[0].socket):
+            for command in ("adopt", "set-primary"):
+                arguments = ["topology", command, "--cluster", str(each), at(drill[0])]
+                assert "topology restored" in invoke(*arguments, url=copy).err
+        for arguments in REFUSED:
+            result = invoke(*arguments, url=copy)
+            assert (result.code, "schemaless topology restored --map" in result.err) == (1, True), arguments
+        with pytest.raises(CatalogCopied, match=f"is a copy.*names {servers[0].socket}, {servers[1].socket}"):
+            schemaless.connect(copy)
+
+        with pytest.raises(CatalogCopied):
+            asyncio.run(schemaless.aio.connect(copy))
+        for wrong, message in (
+            ({"cluster-1": at(drill[0])}, "no server is given for cluster-2"),
+            ({"cluster-1": at(drill[0]), "cluster-2": at(servers[1])}, "is a server of the original"),
+            ({"cluster-1": at(drill[0]), "cluster-2": at(drill[0])}, "the same server"),
+            ({"cluster-1": at(drill[1]), "cluster-2": at(drill[0])}, "has no database"),
+            ({"cluster-1": at(drill[0]), "cluster-2": at(drill[1]), "cluster-3": at(drill[1])}, "no cluster"),
+        ):
+            with pytest.raises((InvalidInput, TopologyError), match=message):
+                restored(copy, wrong, lambda store: None)
+
+        def interrupted(store: schemaless.Datastore) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            restored(copy, {"cluster-1": at(drill[0]), "cluster-2": at(drill[1])}, interrupted)
+        with pytest.raises(CatalogCopied):
+            schemaless.connect(copy)
+
+        said = shell.run("Restoring", "topology restored")
+
+        with schemaless.connect(copy) as store:
+            assert store.get_cell(subject, "BASE", 1) is None
+            assert [cell.erased for cell in store.get_versions(subject, "BASE", include_erased=True)] == [True]
+            assert store.get_cell_latest(late, "BASE").ref_key == 1
+            assert {row for row in ROWS if store.get_cell(row, "BASE", 1)} == {*ROWS[1:]}
+            store.put_cell(late, "BASE", 3, "drill")
+            topology = internals_of(store).topology
+        again = restored(copy, {str(servers[0].socket): at(drill[0]), "cluster-2": at(drill[1])}, lambda store: None)
+        shown = invoke("topology", "show", url=copy)
+        assert production.is_untouched()
+
+    assert "erasure 1: 1 cell came back, erased again" in said
+    assert "export lake writes to s3://lake/cells, as the original's does" in " ".join(said.split())
+    assert [str(cluster.primary) for cluster in topology.clusters] == [str(server.socket) for server in drill]
+    assert [cluster.epoch for cluster in topology.clusters] == [0, 2 if flavour == "mysql" else 0]
+    assert (again.changed, shown.code) == (False, 0)
+    with schemaless.connect(url) as store:
+        assert store.get_cell_latest(late, "BASE").ref_key == 2
+    with caught_up(drill[0]):
+        there = contents(drill[0], name)
+        assert len(there[f"{name}_0000.cell"]) > 2
+        assert contents(drill[0].replicas[0], name) == there
+
+
+def test_a_catalog_that_is_no_copy_keeps_its_servers(url, servers, drill, flavour):
+    """Only an explicit option makes the command work on the original, where it renews the claims."""
+    with pytest.raises(TopologyError, match=r"is not a copy.*set-primary"):
+        restored(url, {"cluster-1": at(drill[0]), "cluster-2": at(servers[1])}, lambda store: None)
+    with pytest.raises(InvalidInput, match="no server is given"):
+        restored(url, {}, lambda store: None)
+    done = restored(url, {}, lambda store: None, replaces_original=True)
+    with schemaless.connect(url) as store:
+        store.put_cell(ROWS[0], "BASE", 2, "still here")
+        topology = internals_of(store).topology
+    assert done.changed
+    assert [str(cluster.primary) for cluster in topology.clusters] == [str(server.socket) for server in servers]
+    assert topology.clusters[1].epoch == (2 if flavour == "mysql" else 0)
+
+
+def test_a_catalog_is_at_home_by_the_identity_or_the_address_of_its_server(url, name, servers, drill, tmp_path):
+    """Another address of the same server is fine, and so is another server at the same address, as after a failover."""
+    link = tmp_path / "renamed.sock"
+    link.symlink_to(servers[0].socket)
+    with schemaless.connect(f"mysql://root@/{name}?unix_socket={link}") as store:
+        pool = internals_of(store).catalog
+        assert pool.run(lambda connection: connection.rows(b"SELECT 1"))
+        own = server_identity(pool)
+    assert sql(servers[0], f"SELECT server FROM {name}.node ORDER BY node_id")[0] == (own,)
+    sql(servers[0], f"UPDATE {name}.node SET server='another'")
+    schemaless.connect(url).close()
+    with pytest.raises(CatalogCopied):
+        schemaless.connect(f"mysql://root@/{name}?unix_socket={link}")

@@ -1,0 +1,267 @@
+"""Planning: fill thresholds, order dates, costs and the verdict of --fail-below."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import math
+from dataclasses import replace
+
+import pytest
+
+from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.disk_forecast import disk_usage
+from schemaless.planning.capacity.disks import Disk
+from schemaless.planning.capacity.forecast import Forecast
+from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.capacity.planning import FULL, TB, PlanningOptions, verdict
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.ui.pages.capacity_csv import csv_text
+from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_page import capacity_html
+from schemaless.ui.pages.capacity_planning import planning_lines, verdict_text
+from schemaless.ui.pages.capacity_text import tables
+from tests.planning.capacity.reports import (
+    GIB,
+    TAKEN_AT,
+    TODAY,
+    common,
+    measurement,
+    odd_report,
+    of_many_shards,
+    report,
+    space,
+)
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def asked() -> CapacityReport:
+    """The common report with all planning options."""
+    return report(planning=PlanningOptions(thresholds=(0.7, 0.95), lead_days=30, price_per_tb=90, fail_below_days=60))
+
+
+def test_thresholds_come_one_after_the_other_and_before_full(asked):
+    """Every level of a disk is later than the level before it, at all ends of its interval; full is the answer."""
+    for found in (asked.planning.now, asked.planning.after):
+        for disk in ("cluster-1", "cluster-2"):
+            shown = [each for each in found if each.disk == disk]
+            assert [each.share for each in shown] == [0.7, 0.95, FULL]
+            for end in range(5):
+                days = [each.days[end] for each in shown if each.days is not None]
+                assert days == sorted(days)
+    full = next(each for each in asked.planning.now if each.share == FULL)
+    assert asked.now.first is not None
+    assert (full.disk, full.days) == (asked.now.first.disk, asked.now.first.days)
+
+
+def test_a_level_is_reached_when_its_free_space_is_used_up(asked):
+    """The growth until the median date of 70 % equals the free space below that level."""
+    disk = next(each for each in asked.disks if each.disk.name == "cluster-1")
+    level = asked.planning.now[0]
+    assert isinstance(disk.forecast, Forecast)
+    assert disk.disk.disk_bytes is not None
+    assert disk.disk.free_bytes is not None
+    assert level.days is not None
+
+    growth = disk.forecast.cumulative[math.floor(level.days.mid)].mid
+    room = disk.disk.free_bytes - 0.3 * disk.disk.disk_bytes
+
+    assert growth == pytest.approx(room, rel=0.03)
+
+
+def test_a_level_that_is_already_reached_has_no_date(asked):
+    """The report says that the level is already reached."""
+    small = measurement(days=40, clusters=[space("cluster-1", disk=2 * GIB)])
+    found = report(small, planning=PlanningOptions(thresholds=(0.5,)))
+
+    (levels, *_) = tables(found)
+    assert found.planning.now[0].days == (0.0,) * 5
+    assert levels.rows[0][:5] == ["cluster-1", "as now", "50 % full", "already", ""]
+    assert planning_lines(found)[0].startswith("50 % full already")
+
+
+def test_an_order_is_due_before_the_early_end(asked):
+    """The order is due one lead time before the early end of the 80 % interval; a past date is named as such."""
+    full = next(each for each in asked.planning.now if each.share == FULL)
+    assert full.days is not None
+    assert full.order_on == TODAY + datetime.timedelta(math.floor(full.days.low_80) - 30)
+    assert any(line.startswith(f"Order by {full.order_on}: 30 days before") for line in planning_lines(asked))
+
+    late = report(planning=PlanningOptions(lead_days=200))
+    assert any(
+        line.startswith("Order now: with a lead time of 200 days") and "days ago" in line
+        for line in planning_lines(late)
+    )
+
+
+def test_costs_are_of_all_copies_at_the_price_given(asked):
+    """The growth of a year, or of the horizon, counted for both copies; less after re-encoding."""
+    now, after = asked.planning.costs
+    total = asked.total
+    assert total is not None
+    assert isinstance(total.forecast, Forecast)
+
+    assert now.days == total.forecast.horizon_days == 200
+    assert now.size_bytes.mid == pytest.approx(2 * total.forecast.cumulative[199].mid, rel=0.02)
+    assert now.price.high_80 == pytest.approx(now.size_bytes.high_80 / TB * 90)
+    assert after.name == "msgpack+zlib"
+    assert after.price.mid == pytest.approx(0.15 * now.price.mid, rel=0.01)
+    assert report().planning.costs == ()
+
+
+def test_the_worst_disk_comes_first(asked):
+    """Levels, clusters and tables are ordered by urgency, not by name."""
+    larger = [space("a", disk=9 * GIB), space("b", disk=5 * GIB), space("c", disk=4 * GIB), space("d", disk=None)]
+    found = report(measurement(clusters=larger))
+
+    by_title = {each.title: each for each in tables(found)}
+
+    assert list(dict.fromkeys(each.disk for each in found.planning.now)) == ["c", "b", "a", "d"]
+    assert [row[0] for row in by_title["Clusters"].rows] == ["c", "b", "a", "d"]
+    assert list(dict.fromkeys(row[0] for row in by_title["When disks fill up"].rows)) == ["c", "b", "a"]
+
+
+def test_verdict_uses_the_early_end():
+    """A disk fails if its 80 % interval begins within the required days, even if its median is later."""
+    now = common().now
+    assert now.first is not None
+    assert now.first.days is not None
+    early, mid = now.first.days.low_80, now.first.days.mid
+    required = (0, early - 1, early + 1, (early + mid) / 2, 4000)
+    found = [verdict(now, PlanningOptions(fail_below_days=days)) for days in required]
+
+    assert [each.failed for each in found if each is not None] == [False, False, True, True, True]
+    assert [bool(each.reasons) for each in found if each is not None] == [False, False, True, True, True]
+    assert verdict(now, PlanningOptions()) is None
+
+
+def test_verdict_uses_the_constant_rate_beyond_the_horizon():
+    """A history of 40 days gives a horizon of 200; whether a disk lasts 300 days depends on the constant rate."""
+    large = report(measurement(clusters=[space("cluster-1", disk=80 * GIB)]))
+    outlook = large.now.first
+    assert outlook is not None
+    assert outlook.days is not None
+    assert math.isinf(outlook.days.low_95)
+
+    found = [verdict(large.now, PlanningOptions(fail_below_days=days)) for days in (150, 300, 99_000)]
+
+    assert [each.failed for each in found if each is not None] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["empty", "one day", "a cluster that is down", "no disk known", "a full disk"])
+def test_an_unknown_disk_fails_the_verdict(name):
+    """Without an answer a disk does not count as safe."""
+    found = verdict(odd_report(name).now, PlanningOptions(fail_below_days=1))
+
+    assert found is not None
+    assert found.failed
+    assert all(found.reasons)
+
+
+def test_every_output_says_the_same(asked):
+    """Text, page, CSV and JSON agree on dates, orders, costs and verdict."""
+    data = report_json(asked)["planning"]
+    rows = list(csv.DictReader(csv_text(asked).splitlines()))
+    text = capacity_html(asked)
+    words = " ".join([*planning_lines(asked), *(cell for each in tables(asked) for row in each.rows for cell in row)])
+    for level, as_json in zip(asked.planning.now, data["now"], strict=True):
+        on, order = level.on or {}, level.order_on
+        shown = str(on["mid"])
+        assert as_json["on"] == {key: None if day is None else str(day) for key, day in on.items()}
+        assert as_json["order_by"]["low_80"] == str(order)
+        (row,) = (
+            each
+            for each in rows
+            if (each["section"], each["name"], each["item"]) == ("level", "now", level.disk)
+            and each["figure"] == f"{level.share * 100:.6g}%_on"
+        )
+        assert row["value"] == shown
+        assert row["low_80"] == str(on["low_80"])
+        for place in (shown, str(on["low_80"]), str(order)):
+            assert place in text
+            assert place in words
+    cost = asked.planning.costs[0]
+    (price,) = (row for row in rows if (row["section"], row["name"], row["figure"]) == ("cost", "now", "price"))
+    assert float(price["value"]) == data["costs"][0]["price"]["mid"] == round(cost.price.mid, 2)
+    assert f"{cost.price.mid:,.2f}" in text
+    assert data["verdict"] == {"fail_below_days": 60, "failed": False, "reasons": []}
+    assert verdict_text(asked) == "all disks last 60 days (early end of the 80 % interval)"
+
+
+def test_past_usage_is_calculated_back_from_now():
+    """Daily growth is subtracted, latest day first; measured files are returned with the usage of others added."""
+    disk = Disk(("a",), 1000, 600, False, 250, 1)
+    days = [(TODAY - datetime.timedelta(ago), 100.0) for ago in (3, 2, 1)]
+    base = measurement(days=0, clusters=[space("a")])
+    older = replace(
+        base, taken_at=TAKEN_AT - datetime.timedelta(9), clusters=(replace(base.clusters[0], file_bytes=90),)
+    )
+    newest = replace(base, clusters=(replace(base.clusters[0], file_bytes=250),))
+
+    found = disk_usage(disk, days, [older, newest])
+
+    assert [size for _, size in found.by_day] == [100, 200, 300, 400]
+    assert found.by_day[-1][0] == TODAY
+    assert found.measured == ((older.taken_at, 240.0), (newest.taken_at, 400.0))
+    assert disk_usage(replace(disk, free_bytes=850), days, [newest]).by_day == (
+        (TODAY - datetime.timedelta(1), 50.0),
+        (TODAY, 150.0),
+    )
+    assert disk_usage(replace(disk, disk_bytes=None), days, [newest]).by_day == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"thresholds": (0.0,)},
+        {"thresholds": (1.0,)},
+        {"thresholds": (0.9, 0.8)},
+        {"thresholds": (0.8, 0.8)},
+        {"lead_days": -1.0},
+        {"price_per_tb": math.nan},
+        {"fail_below_days": math.inf},
+    ],
+)
+def test_invalid_planning_options_are_refused(options):
+    """Thresholds of 0 or 100 %, out of order or duplicate, and negative or non-finite numbers."""
+    with pytest.raises(InvalidInput):
+        PlanningOptions(**options)
+
+
+def test_an_empty_report_plans_nothing():
+    """Without a forecast there are no levels, orders or costs."""
+    found = odd_report("empty")
+
+    assert all(each.days is None and each.why for each in found.planning.now)
+    assert (found.planning.after, found.planning.costs, found.planning.verdict) == ((), (), None)
+    assert planning_lines(found) == []
+    assert "When disks fill up" not in [each.title for each in tables(found)]
+
+
+def test_many_clusters_are_cut_to_the_worst():
+    """The table has ten disks, and its note the total number; the other outputs have all disks."""
+    clusters = [space(f"c-{number}", disk=(4 + number) * GIB) for number in range(12)]
+    many = report(measurement(days=14, clusters=clusters))
+
+    (table, *_) = tables(many)
+
+    assert len({row[0] for row in table.rows}) == 10
+    assert "The table shows the first 10 of 12 disks" in table.note
+    assert len({each["disk"] for each in report_json(many)["planning"]["now"]}) == 12
+    assert of_many_shards().planning.verdict is not None
+
+
+def test_a_measurement_from_before_files_of_shards_were_kept_is_read():
+    """An old measurement is read without them; a new one is restored completely."""
+    kept = of_many_shards().measurement.to_json()
+
+    again = Measurement.from_json(kept)
+    for each in kept["clusters"]:
+        del each["shard_files"]
+    old = Measurement.from_json(kept)
+
+    assert sum(len(each.shard_files) for each in again.clusters) == 4096
+    assert {each.shard_files for each in old.clusters} == {()}
+    assert old.clusters[0].disk_bytes == again.clusters[0].disk_bytes

@@ -1,0 +1,256 @@
+"""Reads by key, latest version, row and range of versions, with every codec."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, connect
+from schemaless.codec.envelope import Limits, encode_body
+from schemaless.codec.registry import codec_named, codec_names
+from schemaless.store.internals import internals_of
+
+pytestmark = pytest.mark.mysql
+
+
+def test_get_absent_cell_is_none(store, row):
+    """Conformance 1: absence is not an error in any read."""
+    store.put_cell(row, "BASE", 1, {})
+
+    assert store.get_cell(row, "BASE", 2) is None
+    assert store.get_cell_latest(row, "OTHER") is None
+    assert store.get_cell_latest(uuid.UUID(int=7), "BASE") is None
+    assert store.get_cells_latest([(row, "OTHER")]) == {}
+    assert store.get_cells_latest([]) == {}
+    assert store.get_row(uuid.UUID(int=7)) == {}
+    assert list(store.get_versions(row, "OTHER")) == []
+
+
+def test_get_latest_is_the_highest_ref_key_not_the_last_written(store, row):
+    """Conformance 2: the order of insertion does not matter."""
+    for ref_key in (5, 9, 1):
+        store.put_cell(row, "BASE", ref_key, ref_key)
+
+    assert store.get_cell_latest(row, "BASE").ref_key == 9
+    assert store.get_cells_latest([(row, "BASE")])[row, "BASE"].ref_key == 9
+    assert store.get_row(row)["BASE"].ref_key == 9
+
+
+def test_get_cell_gives_an_exact_old_version(store, row):
+    """Conformance 3: old versions do not change."""
+    for ref_key in range(5):
+        store.put_cell(row, "BASE", ref_key, {"version": ref_key})
+
+    assert store.get_cell(row, "BASE", 2).body == {"version": 2}
+
+
+def test_columns_are_independent_and_case_counts(store, row):
+    """Conformance 4: BASE, base and BASE2 are different columns."""
+    for column in ("BASE", "base", "BASE2"):
+        store.put_cell(row, column, 1, column)
+
+    assert {name: cell.body for name, cell in store.get_row(row).items()} == {
+        "BASE": "BASE",
+        "BASE2": "BASE2",
+        "base": "base",
+    }
+    assert store.column_names(row) == ["BASE", "BASE2", "base"]
+
+
+def test_get_cell_carries_its_key_id_and_time(store, row):
+    """row_key is returned as a UUID even if bytes were given; created_at is the server's time, aware, in UTC."""
+    put = store.put_cell(row.bytes, "BASE", 1, {})
+    cell = store.get_cell(row.bytes, "BASE", 1)
+
+    assert cell.key == put.key == (row, "BASE", 1)
+    assert isinstance(cell.row_key, uuid.UUID)
+    assert cell.added_id == put.added_id
+    assert cell.created_at.tzinfo is UTC
+    assert abs(cell.created_at - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, [*range(249, -1, -1)]),
+        ({"descending": False}, [*range(250)]),
+        ({"limit": 3}, [249, 248, 247]),
+        ({"limit": 0}, []),
+        ({"limit": 100}, [*range(249, 149, -1)]),
+        ({"limit": 101, "descending": False}, [*range(101)]),
+        ({"after": 3, "before": 7}, [6, 5, 4]),
+        ({"after": 3, "before": 7, "descending": False, "limit": 2}, [4, 5]),
+        ({"after": 249}, []),
+        ({"before": 0}, []),
+        ({"after": 0, "before": 1}, []),
+    ],
+)
+def test_get_versions_ranges_directions_and_limits(shared_store, arguments, expected):
+    """Conformance 13: exclusive bounds, both directions, with limits, over several pages."""
+    row = uuid.uuid5(uuid.NAMESPACE_OID, "versions")
+    shared_store.put_cells([NewCell(row, "V", number, number) for number in range(250)], look_first=True)
+
+    assert [cell.ref_key for cell in shared_store.get_versions(row, "V", **arguments)] == expected
+
+
+def test_get_versions_bad_arguments_raise_at_once(store, row):
+    """By the call itself, not by the first step of the iterator."""
+    with pytest.raises(InvalidInput, match="limit"):
+        store.get_versions(row, "BASE", limit=-1)
+    with pytest.raises(InvalidCell, match="ref_key"):
+        store.get_versions(row, "BASE", after="3")
+
+
+def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
+    """An unknown value is an error; it does not mean the primary."""
+    reads = [
+        lambda: store.get_cell(row, "BASE", 1, read_from="replicas"),
+        lambda: store.get_cell_latest(row, "BASE", read_from="Primary"),
+        lambda: store.get_cells_latest([(row, "BASE")], read_from=""),
+        lambda: store.get_row(row, read_from=None),
+        lambda: list(store.get_versions(row, "BASE", read_from="any")),
+        lambda: list(store.get_stored_versions(row, "BASE", read_from="any")),
+        lambda: store.column_names(row, read_from="secondary"),
+    ]
+
+    for read in reads:
+        with pytest.raises(InvalidInput, match=r"read_from must be 'primary' or 'replica' .*got"):
+            read()
+    assert store.get_cell(row, "BASE", 1, read_from="replica") is None
+
+
+def test_get_cells_latest_many_rows_over_all_shards(store, new_row):
+    """Hundreds of pairs in one call; missing cells are left out, duplicates are returned once."""
+    rows = [new_row() for _ in range(500)]
+    store.put_cells([NewCell(row, column, 1, [str(row), column]) for row in rows[:450] for column in ("A", "B")])
+    found = store.get_cells_latest([(row, column) for row in rows + rows[:10] for column in ("A", "C")])
+
+    assert set(found) == {(row, "A") for row in rows[:450]}
+    assert all(cell.body == [str(cell.row_key), "A"] for cell in found.values())
+
+
+def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
+    """Conformance 26: cells in every codec are read like cells in one."""
+    document = {"text": "Grüße " * 40, "n": [1, 2.5, None, True], "nested": {"deep": [[]]}}
+    big = {"n": 2**70, "half": "\ud800"}
+    written = {}
+    for codec in codec_names():
+        for name, body in (("DOC", document), ("BIG", big), ("SMALL", [1])):
+            row = new_row()
+            stored = encode_body(body, codec_named(codec))
+            store.put_stored_cells([NewStoredCell(row, name, 1, stored)])
+            store.put_cell(row, name, 2, body, codec=codec)
+            written[row] = (name, body)
+
+    pairs = [(row, name) for row, (name, _) in written.items()]
+    latest = store.get_cells_latest(pairs)
+    for row, (name, body) in written.items():
+        assert store.get_cell(row, name, 1).body == body
+        assert store.get_cell_latest(row, name).body == body
+        assert latest[row, name].body == body
+        assert store.get_row(row)[name].body == body
+        assert [cell.body for cell in store.get_versions(row, name)] == [body, body]
+        scanned = [cell for cell in store.scan_shard(store.shard_of(row)) if cell.row_key == row]
+        assert [cell.decode().body for cell in scanned] == [body, body]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "extend", "text"])
+def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, by_hand):
+    """Conformance 27: corruption is detected and reported, never returned as data."""
+    fresh_store.put_cell(row, "BASE", 1, {"fare": 10})
+    shard = fresh_store.shard_of(row)
+    change = {
+        "flip": b"CONCAT(SUBSTRING(body, 1, 4), CHAR(ORD(SUBSTRING(body, 5, 1)) ^ 1), SUBSTRING(body, 6))",
+        "cut": b"SUBSTRING(body, 1, LENGTH(body) - 1)",
+        "extend": b"CONCAT(body, 'x')",
+        "text": b"'{\"fare\": 1'",
+    }[damage]
+    by_hand(fresh_store).execute(
+        shard, b"UPDATE `%b`.cell SET body=%b" % (internals_of(fresh_store).shards.database(shard).encode(), change)
+    )
+    reads = [
+        lambda: fresh_store.get_cell(row, "BASE", 1),
+        lambda: fresh_store.get_cell_latest(row, "BASE"),
+        lambda: fresh_store.get_cells_latest([(row, "BASE")]),
+        lambda: fresh_store.get_row(row),
+        lambda: list(fresh_store.get_versions(row, "BASE")),
+        lambda: [cell.decode() for cell in fresh_store.scan_shard(shard)],
+        lambda: fresh_store.put_cell(row, "BASE", 1, {"fare": 10}),
+    ]
+
+    for read in reads:
+        with pytest.raises(CorruptBody, match=f"cell \\({row}, BASE, 1\\) in shard {shard}: ") as caught:
+            read()
+        assert (caught.value.key, caught.value.shard) == ((row, "BASE", 1), shard)
+
+
+def test_get_over_the_readers_limit_raises_and_another_limit_reads_it(datastore_url, store, row):
+    """The limit is a property of the reader, not of the cell."""
+    store.put_cell(row, "BASE", 1, "x" * 100_000)
+    with (
+        connect(datastore_url, limits=Limits(decoded_bytes=50_000)) as careful,
+        pytest.raises(CorruptBody, match=r"50,?000"),
+    ):
+        careful.get_cell(row, "BASE", 1)
+
+    assert len(store.get_cell(row, "BASE", 1).body) == 100_000
+
+
+def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monkeypatch):
+    """Every cell of the column in order, with bounded statements; other columns' bodies are not sent."""
+    rows = [row for row in (new_row() for _ in range(800)) if fresh_store.shard_of(row) == 3]
+    columns = ["OTHER"] * 60 + ["RARE"] + ["OTHER"] * 30 + ["RARE"] * (len(rows) - 91)
+    fresh_store.put_cells(
+        NewCell(row, column, 1, [column, number])
+        for number, (row, column) in enumerate(zip(rows, columns, strict=True))
+    )
+    expected = [cell.added_id for cell in fresh_store.scan_shard(3) if cell.column_name == "RARE"]
+    fetched: list[bytes] = []
+    read = internals_of(fresh_store).shards.rows
+
+    def watched(shard: int, sql: bytes, **options: str) -> list[tuple]:
+        found = read(shard, sql, **options)
+        fetched.extend(row[4] for row in found if len(row) == 6)
+        return found
+
+    monkeypatch.setattr(internals_of(fresh_store).shards, "rows", watched)
+    scan = functools.partial(internals_of(fresh_store).scan, column_name="RARE", block_rows=25)
+    found = list(scan(3))
+    part = list(scan(3, after=expected[1], up_to=expected[-2]))
+
+    assert [cell.added_id for cell in found] == expected
+    assert [cell.added_id for cell in part] == expected[2:-1]
+    assert fetched == [cell.body for cell in found + part]
+    assert list(fresh_store.scan_shard(3, column_name="RARE")) == found
+    assert list(fresh_store.scan_shard(3, column_name="NONE")) == []
+    with pytest.raises(InvalidCell, match="column_name must be"):
+        fresh_store.scan_shard(3, column_name="a`b")
+
+
+def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
+    """Every cell once and in order, whatever the size of the pages."""
+    rows = [row for row in (new_row() for _ in range(1200)) if fresh_store.shard_of(row) == 3]
+    fresh_store.put_cells([NewCell(row, "BASE", 1, "x" * (number % 50) * 100) for number, row in enumerate(rows)])
+    cells = list(fresh_store.scan_shard(3))
+    part = list(fresh_store.scan_shard(3, after=cells[9].added_id, up_to=cells[19].added_id))
+
+    assert [cell.added_id for cell in cells] == sorted(cell.added_id for cell in cells)
+    assert {cell.row_key for cell in cells} == set(rows)
+    assert [cell.added_id for cell in part] == [cell.added_id for cell in cells[10:20]]
+    assert all(isinstance(cell, StoredCell) and cell.shard == 3 for cell in cells)
+    with pytest.raises(InvalidInput, match="0 to 3, got 4"):
+        fresh_store.scan_shard(4)
+
+
+def test_datastore_is_neither_copied_nor_pickled(store):
+    """Its connections belong to this process; the error says what to do instead."""
+    for call in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(
+            TypeError, match=r"its connections belong to this process; open another one with connect\(\)"
+        ):
+            call(store)

@@ -1,0 +1,81 @@
+"""Worker processes: which exits are deaths, and which one says that the follower was removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+import schemaless
+from schemaless.errors import ServerUnavailable
+from schemaless.store.followers.rows import FollowerRows, Looked
+from schemaless.store.followers.supervisor import OpenWork, Supervisor
+from schemaless.store.internals import internals_of
+from schemaless.store.opening import Opening, opening_of
+from schemaless.store.triggers.supervision import caught_up, prepare
+
+pytestmark = pytest.mark.mysql
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Exits its process with status 0, as a function may."""
+
+    title: str = "trigger leaves"
+
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        os._exit(0)
+        yield
+
+
+@dataclass(frozen=True)
+class Removed:
+    """A worker whose follower does not exist."""
+
+    opening: Opening
+    title: str = "trigger removed"
+
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        with self.opening.open() as store:
+            yield OpenWork(internals_of(store).follower_access, [])
+
+
+def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
+    """Only the worker's own exit status says that its followers were removed."""
+    access = internals_of(follow_store).follower_access
+    leaving = Supervisor(access, Leaves(), lambda: ["trigger:leaves"], 1)
+    leaving.run(lambda: leaving._healthy[0].again_s > 0)
+    over = Supervisor(access, Removed(replace(opening_of(follow_store), topology=None)), list, 1)
+    over.run(lambda: over._made > 1)
+
+    assert (leaving._removed, leaving._children) == (False, [])
+    assert (over._removed, over._made) == (True, 1)
+
+
+def test_an_unreachable_shard_has_not_caught_up(follow_store, monkeypatch):
+    """It is waited for, whether its server failed first or later."""
+
+    @schemaless.trigger(column="BASE", start="end")
+    def there(cell, call): ...
+
+    prepare(follow_store, there)
+    whole, away = FollowerRows.look, {2}
+
+    def partly(self: FollowerRows, pairs: object) -> Looked:
+        looked = whole(self, pairs)  # type: ignore[arg-type]
+        gone = {shard: ServerUnavailable("gone", node="db-1") for shard in away}
+        return Looked({pair: row for pair, row in looked.rows.items() if pair[1] not in gone}, gone)
+
+    monkeypatch.setattr(FollowerRows, "look", partly)
+    ended = caught_up(follow_store, there)
+    before = ended()
+    away.clear()
+    known = ended()
+    away.add(1)
+
+    assert (before, known, ended()) == (False, True, False)
