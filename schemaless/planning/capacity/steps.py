@@ -82,7 +82,7 @@ def bursts(history: Sequence[tuple[datetime.date, float]]) -> tuple[Burst, ...]:
     """
     import numpy
 
-    values = numpy.array([value for _, value in history])
+    values = numpy.array([value for _, value in history], dtype=float)
     if len(values) < _DAYS_BEFORE + _DAYS_AFTER:
         return ()
     around = numpy.pad(values, _BURST_AROUND, constant_values=numpy.nan)

@@ -70,7 +70,7 @@ def test_steps_needs_enough_days():
 )
 def test_bursts_finds_a_finished_import(days, at, length, times):
     """Its days and size; the other days are as usual, and have no step."""
-    made = history(days, 5, step=((at, times), (at + length, 1 / times)))
+    made = [(day, round(value)) for day, value in history(days, 5, step=((at, times), (at + length, 1 / times)))]
 
     (found,) = bursts(made)
 
