@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 venv=build/floors
-tests='tests/codec tests/cells tests/wire/test_driver.py tests/wire/test_pool.py'
+tests='tests/codec tests/store/cells tests/wire/test_driver.py tests/wire/test_pool.py'
 wanted="$(cat setup.cfg constraints.txt constraints-floor.txt tools/test-floors.sh | cksum) $(pwd -P)"
 if [ "$(cat $venv/installed-from 2>/dev/null)" != "$wanted" ]; then
     echo "make: installing the oldest supported dependencies into $venv" >&2
