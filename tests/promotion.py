@@ -100,8 +100,8 @@ def over(first: LocalServer) -> Iterator[LocalServer]:
 
 
 @contextmanager
-def semi_synchronous(primary: LocalServer, *replicas: LocalServer) -> Iterator[None]:
-    """Make each commit on a server wait until one of these replicas has it: for ever, where none is named."""
+def semi_synchronous(primary: LocalServer, *replicas: LocalServer, timeout_ms: int = 86_400_000) -> Iterator[None]:
+    """Make each commit on a server wait until one of these replicas has it, or until the timeout."""
     source, replica = ("master", "slave") if primary.flavour == "mariadb" else ("source", "replica")
     variables = [(primary, source), *((server, replica) for server in replicas)]
     for server, role in variables:
@@ -109,7 +109,7 @@ def semi_synchronous(primary: LocalServer, *replicas: LocalServer) -> Iterator[N
             ((locked,),) = sql(server, "SELECT @@global.super_read_only")
             plugin = f"INSTALL PLUGIN rpl_semi_sync_{role} SONAME 'semisync_{role}.so'"
             sql(server, "SET GLOBAL super_read_only = 0", plugin, f"SET GLOBAL super_read_only = {locked}")
-    sql(primary, f"SET GLOBAL rpl_semi_sync_{source}_timeout = 86400000")
+    sql(primary, f"SET GLOBAL rpl_semi_sync_{source}_timeout = {timeout_ms}")
     sql(primary, f"SET GLOBAL rpl_semi_sync_{source}_wait_point = AFTER_SYNC")
     for server, role in reversed(variables):
         sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 1")

@@ -486,6 +486,15 @@ def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
     ]
 
 
+def test_a_new_primary_that_soon_stops_waiting_for_replicas_is_adopted(client, adopt, first, second):
+    """Nothing commits there before its adoption, so only the adoption's own first commit makes it asynchronous."""
+    with over(first), semi_synchronous(second, timeout_ms=100):
+        done = adopt(second)
+
+    assert done.cluster.primary.socket == str(second.socket)
+    assert "semi-synchronous replication has fallen back to asynchronous" in done.warnings[0]
+
+
 @pytest.mark.parametrize("old", ["read-only", "unreachable"])
 def test_errant_transactions_of_a_promoted_replica_are_named(
     client, adopt, first, second, monkeypatch, tmp_path, capsys, old

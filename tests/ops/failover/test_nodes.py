@@ -18,7 +18,7 @@ from schemaless.ops.failover import nodes
 from schemaless.ops.failover.lost import settle_lost, unsettled
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import promoted, read_only, sql, word
+from tests.promotion import promoted, read_only, semi_synchronous, sql, word
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
@@ -260,6 +260,20 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
             # The old catalog still names the old primary, and refuses changes.
             with pytest.raises(TopologyError):
                 nodes.remove_replica(url, "cluster-1", at(replica))
+
+
+def test_a_primary_that_soon_stops_waiting_for_replicas_is_accepted(url, at, replicated, replica, tmp_path):
+    """It waits for a semi-synchronous replica until a commit times out, and none was made yet."""
+    link = tmp_path / "renamed.sock"
+    link.symlink_to(replicated.socket)
+    with semi_synchronous(replicated, timeout_ms=100):
+        added = nodes.add_replica(url, "cluster-1", at(replica))
+    with semi_synchronous(replicated, timeout_ms=100):
+        renamed = nodes.set_primary(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}", timeout_s=0.5)
+
+    assert added.changed
+    assert renamed.changed
+    assert "semi-synchronous replication has fallen back to asynchronous" in renamed.warnings[0]
 
 
 def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, replica, row):
