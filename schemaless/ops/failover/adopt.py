@@ -86,7 +86,8 @@ class Adoption:
             the old primary cannot commit any more.
         errant: GTIDs of transactions that the new primary has and the old one, or every other replica if the old one
             does not answer, lacks. They were written on the new primary, before its promotion or after it.
-        warnings: what the new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
+        warnings: what could not be read to find errant transactions, and what the new primary lacks to survive its own
+            failure: a replica, or semi-synchronous replication.
     """
 
     cluster: Cluster
@@ -160,6 +161,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         require_commits(pool, cluster, timeout_s)
         change.verify(now, node)
         unasked: tuple[Node, ...] = ()
+        unread: tuple[str, ...] = ()
         old, home, quorum, errant = None, None, False, ""
         if node == now.primary and now.epoch and held_claim(pool, change.topology.name, cluster) == now.epoch:
             after = now
@@ -167,7 +169,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             unasked = _prove_complete(change, now, node, timeout_s)
             if node != now.primary:
                 old = change.old_primary(now, node, timeout_s, accept_loss=accept_loss)
-                errant = change.errant(now, node, old)
+                errant, unread = change.errant(now, node, old)
                 home = change.home(moves=now, to=node, old=old)
             else:
                 home = change.home()
@@ -200,7 +202,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             replace(change.url, node=node).for_database(change.topology.name) if moved else None,
             quorum,
             errant,
-            promotion_warnings(pool, now, done),
+            (*unread, *promotion_warnings(pool, now, done)),
         )
 
 

@@ -143,8 +143,10 @@ class Change:
             "catch up first. Nothing was written"
         )
 
-    def errant(self, cluster: Cluster, new: Node, old: str) -> str:
-        """Return the transactions of a new primary that its cluster's other servers lack; see ``promotion.errant``.
+    def errant(self, cluster: Cluster, new: Node, old: str) -> tuple[str, tuple[str, ...]]:
+        """Return the transactions of a new primary that its cluster's other servers lack, and warnings.
+
+        See ``promotion.errant``.
 
         Not for MariaDB, and not for members of a group, which do not accept such transactions.
 
@@ -155,7 +157,7 @@ class Change:
         """
         pool = self.pool(new)
         if old == "the same server" or pool.run(lambda connection: connection.is_mariadb) or group_view(pool):
-            return ""
+            return "", ()
         if old != "unreachable":
             return errant(pool, [self.pool(cluster.primary)], self.pool(cluster.primary))
         return errant(pool, [self.pool(node) for node in cluster.replicas if node != new.having("replica")], None)

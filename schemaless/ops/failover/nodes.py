@@ -42,7 +42,8 @@ class NodeChange:
         url: the datastore's new URL if the catalog moved, else None.
         errant: GTIDs of transactions that a new primary has and the old one, or every other replica if the old one
             does not answer, lacks; MySQL only.
-        warnings: what a new primary lacks to survive its own failure: a replica, or semi-synchronous replication.
+        warnings: what could not be read to find errant transactions, and what a new primary lacks to survive its own
+            failure: a replica, or semi-synchronous replication.
     """
 
     cluster: Cluster
@@ -171,7 +172,7 @@ def set_primary(
         require_commits(change.pool(node), cluster, timeout_s)
         change.verify(now, node)
         old = "the same server" if same else change.old_primary(now, node, timeout_s)
-        errant = change.errant(now, node, old)
+        errant, unread = change.errant(now, node, old)
         home = change.home() if same else change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
             reason = f"the same server as {node}" if old == "the same server" else old
@@ -207,5 +208,5 @@ def set_primary(
             old_primary=None if same else old,
             url=replace(change.url, node=node).for_database(change.topology.name) if moved else None,
             errant=errant,
-            warnings=promotion_warnings(change.pool(node), now, result),
+            warnings=(*unread, *promotion_warnings(change.pool(node), now, result)),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -72,33 +73,44 @@ def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
     return str(pool.run(lambda connection: connection.rows(sql))[0][0])
 
 
-def errant(pool: NodePool, others: Iterable[NodePool], old: NodePool | None) -> str:
-    """Return the GTIDs that a new primary has committed and no other server has; an empty string if there are none.
+def errant(pool: NodePool, others: Iterable[NodePool], old: NodePool | None) -> tuple[str, tuple[str, ...]]:
+    """Return the GTIDs that a new primary has committed and no other server has, as one string, and warnings.
 
     Transactions of the old primary are no errant ones, even if it did not complete them: it may have been killed or
     made read-only while it waited for replicas to acknowledge them.
 
     Args:
         pool: the new primary.
-        others: servers to compare with; those that do not answer are left out.
+        others: servers to compare with; those that do not answer are left out. If the account may not read what one has
+            received, only what it has committed is compared, and a warning has the GRANT statement.
         old: the old primary, if it answers. Without it, only transactions that began on the new primary are returned,
             because others may be the old primary's.
     """
     known: list[str] = []
+    warnings: list[str] = []
     for other in others:
         try:
             known += received(other).transactions
         except (ServerUnavailable, ServerTimeout):
             continue
+        except AccessDenied as denied:
+            warnings.append(f"{denied}; errant transactions may include some that it has received but not applied")
+            with suppress(AccessDenied):
+                known.append(_committed(other))
     if not known:
-        return ""
+        return "", tuple(warnings)
     beyond, own = _beyond(pool, known)
     origin = None if old is None else _beyond(old, known)[1]
     sets = [each.strip() for each in beyond.split(",")]
     uuids = [each.partition(":")[0] for each in sets]
-    return ",".join(
+    found = ",".join(
         each for each, uuid in zip(sets, uuids, strict=True) if each and (uuid != origin if origin else uuid == own)
     )
+    return found, tuple(warnings)
+
+
+def _committed(pool: NodePool) -> str:
+    return str(pool.run(lambda connection: connection.rows(SELECT_GTID_APPLIED))[0][0])
 
 
 def _beyond(pool: NodePool, known: Iterable[str]) -> tuple[str, str]:

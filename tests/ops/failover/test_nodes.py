@@ -262,6 +262,24 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
                 nodes.remove_replica(url, "cluster-1", at(replica))
 
 
+def test_a_switchover_may_be_unable_to_read_what_the_old_primary_received(flavour, url, at, replicated, replica):
+    """Errant transactions are found by what it has committed; a warning has the GRANT."""
+    if flavour != "mysql":
+        pytest.skip("errant transactions are looked for on MySQL only; runs with SERVER=mysql")
+    nodes.add_replica(url, "cluster-1", at(replica))
+    privilege = "SELECT ON performance_schema.replication_connection_status"
+    sql(replicated, f"REVOKE {privilege} FROM nodes_admin")
+    with promoted(replicated), read_only(replicated):
+        ((executed,),) = sql(replica, "SELECT @@global.gtid_executed")
+        sql(replica, "CREATE DATABASE by_mistake", "DROP DATABASE by_mistake")
+        ((expected,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
+        changed = nodes.set_primary(url, "cluster-1", at(replica))
+
+    assert (changed.old_primary, changed.cluster.primary.socket) == ("read-only", str(replica.socket))
+    assert sql(replica, f"SELECT GTID_SUBSET('{expected}', '{changed.errant}')") == ((1,),)
+    assert f"GRANT {privilege} TO 'nodes_admin'" in changed.warnings[0]
+
+
 def test_a_primary_that_soon_stops_waiting_for_replicas_is_accepted(url, at, replicated, replica, tmp_path):
     """It waits for a semi-synchronous replica until a commit times out, and none was made yet."""
     link = tmp_path / "renamed.sock"
