@@ -49,7 +49,7 @@ class ReplicaThreads:
     """Replication threads of a replica.
 
     Attributes:
-        running: whether all of them run; None if that is unknown.
+        running: whether all of them run; None if that is unknown, or if it has none because its storage is shared.
         problem: which thread does not run, or why that is unknown; None if all run.
     """
 
@@ -68,8 +68,12 @@ def replica_threads(pool: NodePool) -> ReplicaThreads:
                 channels = [list(row) for row in connection.rows(SELECT_THREADS)]
         except AccessDenied:
             return ReplicaThreads(None, f"unknown whether it replicates; run on that server: {_missing(connection)}")
-        if not channels and not connection.is_mariadb and not connection.rows(SELECT_HAS_THREADS)[0][0]:
-            return ReplicaThreads(None, "unknown whether it replicates: its performance_schema is off")
+        if not channels and not connection.is_mariadb:
+            readable, shared = connection.rows(SELECT_HAS_THREADS)[0]
+            if shared:
+                return ReplicaThreads(None, "it has no replication threads; its storage is shared")
+            if not readable:
+                return ReplicaThreads(None, "unknown whether it replicates: its performance_schema is off")
         if not channels:
             return ReplicaThreads(False, "it replicates from no server; remove it from the catalog, or start it again")
         problem = next(filter(None, (_stopped(*channel) for channel in channels)), None)

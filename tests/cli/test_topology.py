@@ -14,6 +14,8 @@ from schemaless.local.description import LocalServer
 from schemaless.monitoring.metrics import servers
 from schemaless.ops.failover import nodes, semi_sync
 from schemaless.store.internals import internals_of
+from schemaless.topology.sql.replicas import SELECT_HAS_THREADS, SELECT_THREADS
+from schemaless.wire.connection import Connection
 from tests.accounts import Accounts, accounts_on
 from tests.promotion import semi_synchronous, sql, word
 
@@ -180,3 +182,16 @@ def test_replication_that_is_broken_or_cannot_be_read_is_reported(invoke, waits,
     assert absent == {"writes_blocked": 0}
     assert stopped.code == 1
     assert "its SQL thread, which applies transactions, is stopped" in stopped.err
+
+
+def test_a_reader_on_shared_storage_is_no_fault(invoke, waits, replicated, monkeypatch):
+    """An Aurora reader has no replication channels and ``innodb_read_only``; these rows are made up."""
+    if replicated.flavour != "mysql":
+        pytest.skip("Aurora is compatible with MySQL; runs with SERVER=mysql")
+    made_up, rows = {SELECT_THREADS: (), SELECT_HAS_THREADS: ((1, 1),)}, Connection.rows
+    monkeypatch.setattr(Connection, "rows", lambda self, sql: made_up[sql] if sql in made_up else rows(self, sql))
+    url = waits.url("measure", replicated.url, "waits")
+    shown = invoke("topology", "show", url=url)
+
+    assert (shown.code, figures(url)) == (0, {"writes_blocked": 0})
+    assert "it has no replication threads; its storage is shared" in shown.err

@@ -41,8 +41,8 @@ SELECT_THREADS: Final = (
 )
 """Selects the state and last error of the receiver (IO thread) and applier (SQL thread) of each channel; MySQL only."""
 
-SELECT_HAS_THREADS: Final = b"SELECT @@performance_schema"
-"""Selects whether ``SELECT_THREADS`` can have rows."""
+SELECT_HAS_THREADS: Final = b"SELECT @@performance_schema, @@innodb_read_only"
+"""Selects whether ``SELECT_THREADS`` can have rows, and whether another server writes the storage (Aurora)."""
 
 SHOW_THREADS_MARIADB: Final = b"SHOW ALL SLAVES STATUS"
 """Shows replication channels; ``THREADS_MARIADB`` says where the values of ``SELECT_THREADS`` are."""
