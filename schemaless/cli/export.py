@@ -9,7 +9,7 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_dry, note_failed_erasures, open_store, url_option
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, open_store, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -157,7 +157,7 @@ def parquet(
       schemaless export parquet --to s3://lake/mezzanine --follow --workers 4
 
     Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped, a cell was exported without its body, or
-    erased cells could not be handled 8 times in a row.
+    erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
     pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:
@@ -178,7 +178,7 @@ def parquet(
             supervisor.run(ended, stop_s=stop_s)
         status = export_status(store, name)
     _show(status, as_json=as_json)
-    note_failed_erasures(ended.gave_up)
+    note_gave_up(ended.gave_up)
     return EXIT_FAILED if status.has_faults or ended.gave_up else 0
 
 

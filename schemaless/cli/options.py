@@ -93,10 +93,10 @@ execute_option: Final = click.option(
 )
 
 
-def note_failed_erasures(gave_up: Mapping[int, str]) -> None:
-    """Print the shards whose erasures a run with ``--once`` could not handle."""
+def note_gave_up(gave_up: Mapping[int, str], what: str = "erased cells") -> None:
+    """Print the shards that a run with ``--once`` could not finish, and what it did not handle there."""
     for shard, reason in gave_up.items():
-        error(f"shard {shard}: erased cells are not handled, and the next run tries again: {reason}")
+        error(f"shard {shard}: {what} are not handled, and the next run tries again: {reason}")
 
 
 def note_dry() -> None:

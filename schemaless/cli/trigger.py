@@ -16,7 +16,7 @@ from schemaless.cli.jobs import stop_option, workers_option
 from schemaless.cli.options import (
     execute_option,
     note_dry,
-    note_failed_erasures,
+    note_gave_up,
     open_store,
     shards_of,
     shards_option,
@@ -33,6 +33,7 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     counted,
+    error,
     facts,
     json_option,
     key_json,
@@ -102,7 +103,8 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json:
       schemaless trigger run billing:bill_rider --once
 
     Exit status: 3 if stopped; 2 if MODULE cannot be imported, even if it raises SystemExit with another status; with
-    --once, 0, or 1 if a shard has stopped because of parked cells, or on_erase fails 8 times in a row.
+    --once, 0, or 1 if a shard has stopped because of parked cells, the trigger is paused with cells or erasures left,
+    or on_erase fails 8 times in a row or kills 8 workers.
     """
     loaded = import_trigger(target)
     with open_store(url) as store:
@@ -120,8 +122,12 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json:
         print_json(status_json(trigger))
     else:
         show_status(trigger, each_shard=False)
-    note_failed_erasures(ended.gave_up)
-    return EXIT_FAILED if trigger.stands or ended.gave_up else 0
+    note_gave_up(ended.gave_up)
+    if ended.paused:
+        error(
+            f"trigger {loaded.name} is paused; run 'schemaless trigger resume {loaded.name}', then this command again"
+        )
+    return EXIT_FAILED if trigger.stands or ended.gave_up or ended.paused else 0
 
 
 @trigger.command(cls=ReadOnlyCommand)

@@ -63,8 +63,8 @@ class WorkerStatus:
         reported: the status it publishes: "dealt", the number of cells handled; "owned", the number of leases; "heard"
             and "found", how often the binary log and polling found new cells in a shard; "finds_by", how it finds them
             on each server; "waits", the shards that wait, and why; "erasures", the shards whose erased cells could not
-            be handled, with the number of failures and the last error; "unhealthy", the shards that have stopped, are
-            quarantined or have parked cells; "in_hand", the call in progress; and "role".
+            be handled, with the number of failures and, for the first 20, the last error; "unhealthy", the shards that
+            have stopped, are quarantined or have parked cells; "in_hand", the call in progress; and "role".
     """
 
     worker: str

@@ -38,7 +38,7 @@ _STOP_CHECK_S: Final = 0.25
 """Interval at which an idle worker checks whether it is to stop, in seconds."""
 
 _REPORTED_WAITS: Final = 20
-"""Maximum number of waiting shards in a worker's status."""
+"""Maximum number of waiting shards, and of shards with the error of their erasures, in a worker's status."""
 
 _REPORTED_UNHEALTHY: Final = 64
 """Maximum number of shards in a worker's status that have stopped, are quarantined, or have parked cells."""
@@ -226,12 +226,19 @@ class Worker:
         timeouts_s = {name: handler.timeout_s for name, handler in self._handlers.items()}
         reported |= self.inflight.report(self.timing.busy_s, timeouts_s)
         waiting = [lease for lease in list(self.leases.held.values()) if lease.reason and not lease.is_due]
-        failing = [lease for lease in list(self.leases.held.values()) if lease.erasure_failures][:_REPORTED_WAITS]
+        failing = [lease for lease in list(self.leases.held.values()) if lease.erasure_failures]
         reported["waits"] = [
             *([*lease.pair, lease.reason] for lease in waiting[:_REPORTED_WAITS]),
-            *([*lease.pair, f"erased cells are not handled yet: {lease.erasures_error}"] for lease in failing),
+            *(
+                [*lease.pair, f"erased cells are not handled yet: {lease.erasures_error}"]
+                for lease in failing[:_REPORTED_WAITS]
+            ),
         ]
-        reported["erasures"] = [[*lease.pair, lease.erasure_failures, lease.erasures_error] for lease in failing]
+        # All shards: a run with --once ends when each is handled or fails too often.
+        reported["erasures"] = [
+            [*lease.pair, lease.erasure_failures, lease.erasures_error if number < _REPORTED_WAITS else ""]
+            for number, lease in enumerate(failing)
+        ]
         unhealthy = [lease for lease in list(self.leases.held.values()) if lease.state != RUNNING or lease.parked]
         reported["unhealthy"] = [list(lease.pair) for lease in unhealthy[:_REPORTED_UNHEALTHY]]
         return reported

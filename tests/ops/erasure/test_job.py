@@ -19,6 +19,7 @@ from schemaless.ops.erasure.status import record_acknowledgements, status
 from schemaless.store.erasures.ledger import target
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.rows import FollowerRows
+from schemaless.store.followers.states import DIED
 from schemaless.store.followers.worker import Worker
 from schemaless.store.indexes.admin import Watch
 from schemaless.store.indexes.definition import define
@@ -157,10 +158,10 @@ def test_a_run_once_gives_up_on_erasures_that_kill_each_worker(fresh_store, eras
         before.append(ended())
         epoch = rows.claim(pair, f"worker {number}", rows.look([pair]).rows[pair])
         assert epoch
-        rows.quarantine(pair, epoch, "its worker died", 0.0)
+        rows.quarantine(pair, epoch, f"{DIED} (SIGKILL)", 0.0)
 
     assert (before, ended()) == ([False] * 8, True)
-    assert ended.gave_up == {shard: "its worker died"}
+    assert ended.gave_up == {shard: f"{DIED} (SIGKILL)"}
 
 
 def test_parked_cells_and_messages_of_followers_are_erased(fresh_store, erase_store, follow_store, following, row):

@@ -118,6 +118,9 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert "would continue from the new location in 1 shard" in moved.out
     assert call("reset", "keep", "--since", "2020-01-01T00:00+00:00", "--execute").code == 0
     assert call("status", "keep", "--json").json["ids_behind"] == 42
+    paused = start("--once")
+    assert "keep is paused; run 'schemaless trigger resume keep'" in paused.communicate(timeout=60)[1]
+    assert paused.returncode == 1
     assert call("reset", "keep", "--since", "yesterday").code == 2
     assert "would be removed, with 0 parked cells" in call("remove", "keep").out
     assert "was removed" in call("remove", "keep", "--execute").out
