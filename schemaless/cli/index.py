@@ -12,7 +12,15 @@ import click
 from schemaless.base.events import ignore_events
 from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import (
+    execute_option,
+    note_dry,
+    note_gave_up,
+    open_store,
+    shards_of,
+    shards_option,
+    url_option,
+)
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.admin.indexes import index_supervisor, indexes_of
@@ -205,7 +213,8 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: st
       schemaless index run --workers 4
       schemaless index run client_trips --once
 
-    Exit status: 3 if stopped; with --once, 0, or 1 if the index cannot be maintained in some shard.
+    Exit status: 3 if stopped; with --once, 0, or 1 if the index cannot be maintained in some shard, for instance
+    because its cells kill 8 workers, or erased cells could not be handled 8 times in a row.
     """
     with open_store(url) as store:
         indexes = indexes_of(store)
@@ -220,7 +229,8 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: st
             note(f"maintaining {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
             title = f"filling {', '.join(filling)}"
             with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
-                supervisor.run(Watch(indexes, names, listener, once=once), stop_s=stop_s)
+                watch = Watch(indexes, names, listener, once=once)
+                supervisor.run(watch, stop_s=stop_s)
             if once:
                 break
         statuses = [indexes.status(entry) for entry in indexes.maintained(names)]
@@ -228,7 +238,9 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: st
         print_json([status_json(index) for index in statuses])
     else:
         show_statuses(statuses)
-    return EXIT_FAILED if any(index.stands for index in statuses) else 0
+    for name, gave_up in watch.gave_up.items():
+        note_gave_up(gave_up, f"new or erased cells of index {name}")
+    return EXIT_FAILED if watch.gave_up or any(index.stands for index in statuses) else 0
 
 
 _FAULTS_SHOWN: Final = 16

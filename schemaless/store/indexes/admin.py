@@ -12,6 +12,7 @@ from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.errors import InvalidInput, JobConflict, ServerError
 from schemaless.store.cells.reading import Reader
 from schemaless.store.cells.sql import select_nothing
+from schemaless.store.followers.caught_up import Patience
 from schemaless.store.followers.membership import Pair
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.settings import Settings
@@ -39,7 +40,7 @@ from schemaless.wire.pool import NodePool
 
 _log = logging.getLogger("schemaless")
 
-_WATCH_S: Final = 1.0
+WATCH_S: Final = 1.0
 """Interval at which ``Watch`` reads the progress of indexes, in seconds."""
 
 
@@ -76,30 +77,37 @@ class Backfill:
 
     Attributes:
         targets: the location that the follower has to reach in each shard.
-        reached: its current location; shards that cannot be read are absent.
         erasures: the last event of each shard's log of erased cells when the shard was first read.
-        handled: the last event that the follower has handled; shards that cannot be read are absent.
+        patience: decides which shards a run that is to end no longer waits for.
+        rows: the follower's rows; shards that cannot be read are absent.
     """
 
     targets: dict[Pair, int]
-    reached: dict[Pair, int] = field(default_factory=dict)
-    erasures: dict[Pair, int] = field(default_factory=dict)
-    handled: dict[Pair, int] = field(default_factory=dict)
+    erasures: dict[Pair, int]
+    patience: Patience
+    rows: dict[Pair, FollowerRow] = field(default_factory=dict)
 
     @property
     def done(self) -> bool:
         """True if every shard has reached its target."""
-        return all(self.reached.get(pair, -1) >= target for pair, target in self.targets.items())
+        return not self.behind
 
     @property
-    def erasures_done(self) -> bool:
-        """True if the follower has handled the erasures of every shard; queries do not wait for this."""
-        return all(self.handled.get(pair, -1) >= event for pair, event in self.erasures.items())
+    def behind(self) -> set[int]:
+        """Shards that have not reached their target."""
+        rows = self.rows
+        return {pair[1] for pair, target in self.targets.items() if pair not in rows or rows[pair].location < target}
+
+    @property
+    def unerased(self) -> set[int]:
+        """Shards whose erasures the follower has not handled; queries do not wait for this."""
+        rows = self.rows
+        return {pair[1] for pair, event in self.erasures.items() if pair not in rows or rows[pair].erased_event < event}
 
     @property
     def ids(self) -> int:
         """Number of added_ids processed towards the targets, summed over the shards."""
-        return sum(min(self.reached.get(pair, 0), target) for pair, target in self.targets.items())
+        return sum(min(self.rows[pair].location, target) for pair, target in self.targets.items() if pair in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +320,9 @@ class Indexes:
         """Start tracking the building of an index. The targets are the current ends of the shards."""
         rows = self._follower_rows(entry)
         return Backfill(
-            {pair: row.top for pair, row in rows.items()}, erasures={pair: row.last_event for pair, row in rows.items()}
+            {pair: row.top for pair, row in rows.items()},
+            {pair: row.last_event for pair, row in rows.items()},
+            Patience(entry.follower),
         )
 
     def watch(self, entry: IndexEntry, backfill: Backfill) -> bool:
@@ -324,9 +334,7 @@ class Indexes:
         Returns:
             True if the index is ready.
         """
-        rows = self._follower_rows(entry)
-        backfill.reached = {pair: row.location for pair, row in rows.items()}
-        backfill.handled = {pair: row.erased_event for pair, row in rows.items()}
+        rows = backfill.rows = self._follower_rows(entry)
         if len(backfill.targets) < self._shard_count:
             # A shard could not be read when the targets were first recorded.
             backfill.targets = {pair: row.top for pair, row in rows.items()} | backfill.targets
@@ -343,6 +351,15 @@ class Indexes:
             self._set_state(old, [READY], DROPPING, f"replaced by index {entry.number}")
             self._settings.remove(old.follower)
         return True
+
+    def gave_up(self, entry: IndexEntry, backfill: Backfill) -> Mapping[int, str] | None:
+        """Return the shards that a run that is to end leaves to the next one, and why; None if others are not done."""
+        left = backfill.behind | backfill.unerased
+        if not left:
+            return {}
+        rows = {pair[1]: row for pair, row in backfill.rows.items() if pair[1] in left}
+        lost = backfill.patience.lost(self._followers.workers(entry.follower), rows, backfill.behind)
+        return lost if lost.keys() == left else None
 
     def status(self, entry: IndexEntry) -> IndexStatus:
         """Read the status of an index."""
@@ -419,9 +436,14 @@ class Watch:
         names: names of the indexes that the workers maintain; empty for all.
         listener: receives the number of added_ids processed, out of those to process before the indexes are ready.
         once: whether to end as soon as all cells and erasures present at the start have been processed.
+
+    Attributes:
+        gave_up: with ``once``, by index: the shards that failed eight times or killed eight workers, and why. They are
+            retried by the next workers.
     """
 
     def __init__(self, indexes: Indexes, names: Sequence[str], listener: Listener, *, once: bool) -> None:
+        self.gave_up: dict[str, Mapping[int, str]] = {}
         self._indexes = indexes
         self._names = names
         self._once = once
@@ -438,7 +460,7 @@ class Watch:
         """Read the progress, at most once a second, and return whether the workers should end."""
         if time.monotonic() < self._next_read_s:
             return False
-        self._next_read_s = time.monotonic() + _WATCH_S
+        self._next_read_s = time.monotonic() + WATCH_S
         try:
             entries = self._indexes.maintained(self._names)
             if {entry.number for entry in entries} != {entry.number for entry in self._entries}:
@@ -449,6 +471,10 @@ class Watch:
                         del self._backfills[entry.number]
                     if entry.state == BACKFILLING:
                         _log.warning("index %s (%d) is ready", entry.name, entry.number)
+            gave_up = {
+                f"{entry.name} ({entry.number})": self._indexes.gave_up(entry, self._backfills[entry.number])
+                for entry in (entries if self._once else ())
+            }
         except ServerError as error:
             # Keep the workers running: they continue with the last list of indexes.
             _log.warning("cannot read the progress of indexes: %s", error)
@@ -457,4 +483,5 @@ class Watch:
         if ids > self._ids:
             self._listener(Advanced(ids - self._ids))
             self._ids = ids
-        return self._once and all(backfill.done and backfill.erasures_done for backfill in self._backfills.values())
+        self.gave_up = {index: shards for index, shards in gave_up.items() if shards}
+        return self._once and None not in gave_up.values()

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from schemaless.store.followers import table_cache as table_caches
+from schemaless.store.indexes.admin import Watch
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
@@ -47,6 +48,10 @@ def test_an_index_is_created_filled_asked_and_dropped(
     done = invoke("index", "run", "trips", "--once", url=follow_url)
     assert (done.code, "ready" in done.out) == (0, True), done.err
     assert "maintaining trips (1)" in done.err
+    with monkeypatch.context() as patch:
+        patch.setattr(Watch, "__call__", lambda watch: watch.gave_up.update({"trips (1)": {2: "died"}}) or True)
+        left = invoke("index", "run", "trips", "--once", url=follow_url)
+    assert (left.code, "shard 2: new or erased cells of index trips (1) are not handled" in left.err) == (1, True)
     monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", b"SELECT 5, 1, 5")
     status = admin("status")
     assert "100.0%" in status.out
