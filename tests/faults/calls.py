@@ -44,14 +44,14 @@ WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
 }
 
 WITHOUT_A_SERVER: Final = {
-    "arrow",  # reads the change feed: tests/arrow
+    "arrow",  # reads the change feed: tests/store/arrow
     "catalog",
     "chosen_shards",
     "close",
     "codec_for",  # asks the catalog once a minute, and does without where it is silent
     "databases_by_node",
     "decode",
-    "erase",  # takes an account with more privileges: tests/erase
+    "erase",  # takes an account with more privileges: tests/ops/erasure
     "index",  # asks the catalog alone, and there is none here: tests/index
     "name",
     "shard_count",
