@@ -29,7 +29,9 @@ TEMPORARY: Final = "tmp"
 _WRITER: Final = re.compile(r"-[0-9a-f]{8}-\d{6,}\Z")
 """Part of an object's name that identifies its writer."""
 
-_USER: Final = re.compile(r"(?<=://)[^/?#@]*:.*@|(?<=^s3://)[^/?#]*@")
+_USER: Final = re.compile(r"(?<=^s3://)([^/?#@]*:.*|[^/?#]*)@|(?<=://)[^/?#@]*:[^/?#]*@")
+"""The account in a URI. Only the secret keys of S3 contain slashes; elsewhere, a path may contain an @."""
+
 _OPTION: Final = re.compile(r"([?&][^=&]*(?:secret|pass|token|key|sas|sig)[^=&]*=)[^&]+", re.IGNORECASE)
 
 _AT_FDCWD: Final = -100

@@ -12,6 +12,7 @@ import pytest
 import schemaless
 from schemaless.monitoring.metrics.exports import EXPORTS
 from schemaless.ops.export.admin import exports
+from schemaless.ops.export.target import masked
 from schemaless.store.followers.settings import Settings
 from schemaless.store.internals import internals_of
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
@@ -127,6 +128,18 @@ def test_export_arguments_that_cannot_be_used(invoke, follow_url, tmp_path):  # 
     assert invoke("export", "files", "--to", tmp_path / "lake").code == 2
     assert invoke("export", "remove", "parquet", url=follow_url).code == 2
     assert not (tmp_path / "lake").exists()
+
+
+def test_a_path_with_an_at_sign_is_no_account():
+    """A port is no password, although the path goes on with an @; encoded or not."""
+    for uri in (
+        "hdfs://namenode:8020/lake/team@corp/x",
+        "hdfs://namenode:8020/lake/team%40corp/x",
+        "abfs://cells@account.dfs.core.windows.net/a:b@c",
+        "s3://lake/team@corp:x@y",
+    ):
+        assert masked(uri) == uri
+    assert masked("hdfs://anna:secret@namenode:8020/lake/team@corp") == "hdfs://***:***@namenode:8020/lake/team@corp"
 
 
 def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_url, follow_store, tmp_path):  # noqa: F811
