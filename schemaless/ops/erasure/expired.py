@@ -74,7 +74,7 @@ class Block:
     Attributes:
         up_to: last added_id of the range.
         ids: added_ids of expired cells, erased ones included.
-        held: expired cells that are kept, by added_id, each with a hold on its row.
+        held: expired cells that are kept, by added_id, each with the earliest hold on its row.
     """
 
     up_to: int
@@ -121,7 +121,8 @@ def blocks(
         while True:
             part = dict(rows[start : start + at_once()])
             start += len(part)
-            holds = {hold.row_key.bytes: hold for hold in internals.holds.of_rows({*part.values()}, during, recorded)}
+            of_part = internals.holds.of_rows({*part.values()}, during, recorded)
+            holds = {hold.row_key.bytes: hold for hold in sorted(of_part, key=lambda hold: hold.held_at, reverse=True)}
             held = {added_id: holds[row_key] for added_id, row_key in part.items() if row_key in holds}
             yield Block(up_to if start == len(rows) else max(part), [each for each in part if each not in held], held)
             if start == len(rows):

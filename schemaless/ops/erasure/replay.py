@@ -157,7 +157,7 @@ def _look_at_expired(internals: Internals, found: Undone, shard: int, missing: i
     entry, database = found.entry, internals.shards.database(shard)
     during = (entry.intended_at, bounds_of(entry)[shard])
     low, high = id_span(internals, shard)
-    cells, held = 0, Counter[Hold]()
+    cells, held, held_before = 0, Counter[Hold](), Counter[Hold]()
 
     def live(ids: Sequence[int]) -> int:
         return int(internals.shards.rows(shard, sql.count_live(database, ids))[0][0]) if ids else 0
@@ -169,8 +169,12 @@ def _look_at_expired(internals: Internals, found: Undone, shard: int, missing: i
             # A row that was held during the run, and was released since, has never been erased.
             if hold.released_at is None:
                 of_holds.setdefault(hold, []).append(added_id)
-        held += Counter({hold: live(ids) for hold, ids in of_holds.items()})
+        for hold, ids in of_holds.items():
+            (held if hold.held_at > during[1] else held_before)[hold] += live(ids)
     found.cells += Counter({shard: cells})
+    if cells + held.total() < missing:
+        # Rows that were held during the run have not been erased, unless a restore undid an earlier release.
+        held += held_before
     if cells < missing:
         found.held += held
     found.gone += max(0, missing - cells - held.total())
