@@ -62,7 +62,8 @@ def show(url: str, as_json: bool) -> int:
     For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication
     loses everything not yet sent. It also warns of a semi-synchronous timeout below one hour, and of replicas whose
     replication threads the account may not read. A server with the cells of a shard that the catalog places elsewhere
-    was restored from a backup that is older than a move, and is reported.
+    was restored from a backup that is older than a move, and is reported; a replica that has yet to apply a move is
+    not.
 
     \b
     Examples:

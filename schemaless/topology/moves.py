@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from schemaless.base.keys import shard_database
 from schemaless.base.numbers import shards_text
-from schemaless.errors import JobConflict
+from schemaless.errors import FeedRefused, JobConflict, ServerError
 from schemaless.schema.sql import select_cell_tables
 from schemaless.topology.catalog import read_catalog
-from schemaless.topology.sql.moving import BEFORE_COMMIT, moved, select_move_jobs, select_open_moves
-from schemaless.wire.node import Node
+from schemaless.topology.model import Cluster
+from schemaless.topology.replication import has_caught_up_with
+from schemaless.topology.sql.moving import BEFORE_COMMIT, ENDED, moved, select_move_jobs, select_moves_of_shards
+from schemaless.wire.node import Node, Role
 from schemaless.wire.pool import NodePool
+
+_CATCH_UP_S: Final = 0.2
+"""Time that a replica with stray tables has to apply what its primary has committed, in seconds."""
 
 
 class StrayTable(NamedTuple):
@@ -70,60 +75,77 @@ def cell_tables(pool: NodePool, datastore: str) -> list[StrayTable]:
     return found
 
 
-def stray_tables(catalog: NodePool, datastore: str, pool: NodePool, cluster: str, node: Node) -> list[StrayTable]:
+def stray_tables(
+    catalog: NodePool, datastore: str, pool_of: Callable[[Node], NodePool], cluster: Cluster, node: Node
+) -> list[StrayTable]:
     """Return the tables of cells on a server for which neither the shard's location nor a move accounts.
 
     A server has them after it was restored from a backup that is older than a move of the shard. They are read a second
-    time, because a move may have been under way.
+    time, because a move may have been under way. A replica that is behind may still have the tables of every move.
 
     Args:
         catalog: connections to the catalog's server.
         datastore: name of the datastore.
-        pool: connections to the server.
-        cluster: name of its cluster.
+        pool_of: returns the connections to a server.
+        cluster: the server's cluster.
         node: the server.
 
     Raises:
-        ServerError: a server cannot be reached.
+        ServerError: the server or the catalog's server cannot be reached.
     """
-    found = list(_strays(catalog, datastore, pool, cluster, node))
+    pool = pool_of(node)
+    found = list(_strays(catalog, datastore, pool, cluster.name))
     if not found:
         return []
-    again = set(_strays(catalog, datastore, pool, cluster, node))
+    behind = node.role == "replica" and not _has_caught_up(pool, pool_of(cluster.primary))
+    again = set(_strays(catalog, datastore, pool, cluster.name, behind=behind))
     return [table for table in found if table in again]
 
 
-def _strays(catalog: NodePool, datastore: str, pool: NodePool, cluster: str, node: Node) -> Iterator[StrayTable]:
+def _has_caught_up(replica: NodePool, primary: NodePool) -> bool:
+    try:
+        return has_caught_up_with(replica, primary, _CATCH_UP_S)
+    except FeedRefused:
+        return True  # Without GTIDs it would never be known to have caught up, and its tables would never be found.
+    except ServerError:
+        return False
+
+
+def _strays(
+    catalog: NodePool, datastore: str, pool: NodePool, cluster: str, *, behind: bool = False
+) -> Iterator[StrayTable]:
     tables = cell_tables(pool, datastore)
     # The caller has opened the datastore, perhaps one whose catalog is being given its own servers.
     own = set(read_catalog(catalog, datastore, copied=True).topology.shards_of(cluster))
-    leaving, late, arriving = set[int](), set[int](), set[int]()
-    for shard, source, target, phase in catalog.run(lambda connection: connection.rows(select_open_moves(datastore))):
-        before = phase in BEFORE_COMMIT
-        if source == cluster:
+    leaving, arriving = set[int](), set[int]()
+    moves = catalog.run(lambda connection: connection.rows(select_moves_of_shards(datastore)))
+    for shard, source, target, phase in moves:
+        if behind and cluster in (source, target):
+            own.add(int(shard))
+        if source == cluster and phase not in ENDED:
             leaving.add(int(shard))
-            if phase == "moved" and node.role == "replica":
-                late.add(int(shard))
-        elif target == cluster and (before or phase == "moved"):
+        elif target == cluster and (phase in BEFORE_COMMIT or phase == "moved"):
             arriving.add(int(shard))
     for table in tables:
-        if table.name == "cell":
-            accounted = own | arriving | late
-        elif table.name.startswith(moved("cell", "")):
-            # A failover sets the table of its own shard aside for a moment.
-            accounted = own | leaving
-        else:
-            accounted = arriving
+        # A failover or a rebuild sets the table of its own shard aside, and a rebuild copies it.
+        accounted = own | (leaving if table.name.startswith(moved("cell", "")) else arriving)
         if table.shard not in accounted:
             yield table
 
 
-def strays_text(tables: Iterable[StrayTable]) -> str:
-    """Return what is wrong with stray tables of one server, and what to do."""
+def strays_text(tables: Iterable[StrayTable], role: Role) -> str:
+    """Return what is wrong with stray tables of one server of a role, and what to do."""
     first, *rest = sorted(tables)
     shards = shards_text(sorted({first.shard, *(table.shard for table in rest)}))
+    cause = "was it restored from a backup that is older than a move?"
+    remedy = "Drop them, as soon as no program uses them"
+    if role == "replica":
+        cause = "the replica is behind, or was restored from a backup that is older than a move."
+        remedy = (
+            "Let it catch up; if it still has them then, drop them on the primary or, if the primary has none, set up "
+            "the replica anew"
+        )
     return (
         f"it has tables of cells that the catalog does not place there, of shards {shards}, such as "
-        f"`{first.database}`.{first.name}: was it restored from a backup that is older than a move? They may hold "
-        "documents that have been erased since. Drop them, as soon as no program uses them"
+        f"`{first.database}`.{first.name}: {cause} They may hold documents that have been erased since. {remedy}"
     )

@@ -120,7 +120,7 @@ def is_read_only(pool: NodePool) -> bool:
 
 
 def has_caught_up_with(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:
-    """Wait until a server has applied everything that ``primary``, which must already be read-only, has committed.
+    """Wait until a server has applied everything that ``primary`` has committed so far.
 
     Returns:
         False on a timeout.

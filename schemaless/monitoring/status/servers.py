@@ -66,7 +66,7 @@ class ServerReader:
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
             if state.error is None:
-                state = replace(state, strays=self._strays_of(cluster, node, pool))
+                state = replace(state, strays=self._strays_of(cluster, node))
             lag = self._lag_of(node) if node.role == "replica" and state.error is None else None
             yield _view(state, lag, breaker_open=pool.breaker.is_open)
 
@@ -76,13 +76,14 @@ class ServerReader:
         except SchemalessError:  # it stopped answering just now; the next reading reports that
             return None
 
-    def _strays_of(self, cluster: Cluster, node: Node, pool: NodePool) -> tuple[StrayTable, ...]:
+    def _strays_of(self, cluster: Cluster, node: Node) -> tuple[StrayTable, ...]:
         """Return the tables that a server should not have; read seldom, because that goes through all its tables."""
         due_s, strays = self._strays.get((cluster.name, node), (0.0, ()))
         if (began_s := time.monotonic()) < due_s:
             return strays
         with suppress(SchemalessError):  # a server that does not answer is reported already
-            strays = tuple(stray_tables(self._internals.catalog, self._shards.topology.name, pool, cluster.name, node))
+            found = stray_tables(self._internals.catalog, self._shards.topology.name, self._pool, cluster, node)
+            strays = tuple(found)
         now_s = time.monotonic()
         self._strays[cluster.name, node] = now_s + max(_STRAYS_S, _STRAYS_REST * (now_s - began_s)), strays
         return strays

@@ -239,15 +239,15 @@ class TableCheck:
         unread = []
         for cluster in self._shards.topology.clusters:
             for node in cluster.nodes:
-                pool = self._shards.pool_for(node)
+                pool_of = self._shards.pool_for
                 try:
-                    found = stray_tables(self._internals.catalog, self._store.name, pool, cluster.name, node)
+                    found = stray_tables(self._internals.catalog, self._store.name, pool_of, cluster, node)
                 except ServerError as error:
                     unread.append(Unseen(str(node), "cell", len(shards), str(error)))
                     continue
                 report(
-                    TableFault("StrayTable", table.shard, str(node), table.name, table.database, strays_text([table]))
-                    for table in found
+                    TableFault("StrayTable", table.shard, str(node), table.name, table.database, text)
+                    for table, text in ((table, strays_text([table], node.role)) for table in found)
                     if table.shard in shards
                 )
         return unread

@@ -170,9 +170,8 @@ def strays(store: Datastore, shards: Collection[int]) -> list[str]:
     found = []
     for cluster in internals.topology.clusters:
         for node in cluster.nodes:
-            pool = internals.shards.pool_for(node)
             try:
-                tables = stray_tables(internals.catalog, store.name, pool, cluster.name, node)
+                tables = stray_tables(internals.catalog, store.name, internals.shards.pool_for, cluster, node)
             except ServerError:
                 if node.role == "primary":
                     raise

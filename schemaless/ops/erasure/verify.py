@@ -92,7 +92,10 @@ def verify(
     _verify_archives(store, archive_folders, found)
     _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), found)
     where = places(store, [shard.shard for shard in entry.shards])
-    found.outstanding += [f"table {table}, on a server that should not have it: drop it" for table in where.strays]
+    found.outstanding += [
+        f"table {table}, on a server that should not have it: 'schemaless check' says what to do"
+        for table in where.strays
+    ]
     found.outstanding += [f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries]
     found.outstanding += [f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())]
     if found.clean and not found.status.waiting:

@@ -81,7 +81,7 @@ class NodeState:
         if self.threads is not None and self.threads.running is False:
             return self.threads.problem
         stopped = None if self.semi_sync is None else self.semi_sync.fault(self.cluster)
-        return stopped or (strays_text(self.strays) if self.strays else None)
+        return stopped or (strays_text(self.strays, self.node.role) if self.strays else None)
 
     @property
     def warnings(self) -> list[str]:
@@ -123,7 +123,7 @@ def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeStat
     if state.error is not None:
         return state
     pool = change.pool(state.node)
-    strays = stray_tables(change.pool(change.url.node), topology.name, pool, cluster.name, state.node)
+    strays = stray_tables(change.pool(change.url.node), topology.name, change.pool, cluster, state.node)
     state = replace(state, strays=tuple(strays))
     databases = [shard_database(topology.name, shard) for shard in topology.shards_of(cluster.name)]
     if state.node.role != "primary" or not databases:

@@ -28,11 +28,9 @@ def select_arriving(catalog: str, target: str) -> bytes:
     return b"SELECT shard FROM %b WHERE target=%b AND phase IN (%b)" % parts
 
 
-def select_open_moves(catalog: str) -> bytes:
-    """Select shard, source, target and phase of the moves that may have a shard's tables on both of their clusters."""
-    return b"SELECT shard, source, target, phase FROM %b WHERE phase NOT IN ('dropped','aborted')" % (
-        quoted_table(catalog, "shard_move")
-    )
+def select_moves_of_shards(catalog: str) -> bytes:
+    """Select shard, source, target and phase of all moves."""
+    return b"SELECT shard, source, target, phase FROM %b" % quoted_table(catalog, "shard_move")
 
 
 def select_move_jobs(catalog: str) -> bytes:
@@ -42,3 +40,6 @@ def select_move_jobs(catalog: str) -> bytes:
 
 BEFORE_COMMIT: Final = ("preparing", "copying", "cutting", "aborting")
 """Phases in which the catalog still names the source cluster, although the tables may have been cut over."""
+
+ENDED: Final = ("dropped", "aborted")
+"""Phases in which the primaries of the two clusters have no tables of the move."""

@@ -149,9 +149,16 @@ def test_tables_that_a_restore_brings_back_to_a_server_without_the_shard_are_fou
     assert {(fault["shard"], fault["server"], fault["table"]) for fault in strays} == {
         (1, str(server.socket), "cell") for server in (replicated, replica)
     }
-    text = f"of shards 1, such as `{database}`.cell: was it restored from a backup that is older than a move?"
-    assert sum(text in node["fault"] for node in shown.json["clusters"][1]["nodes"]) == 2
-    assert any(text in finding["text"] for finding in status.json["findings"])
+    texts = [
+        f"of shards 1, such as `{database}`.cell: {cause} a backup that is older than a move"
+        for cause in ("was it restored from", "the replica is behind, or was restored from")
+    ]
+    for text, node in zip(texts, shown.json["clusters"][1]["nodes"], strict=True):
+        assert text in node["fault"]
+        assert any(text in finding["text"] for finding in status.json["findings"])
+    (on_replica,) = (fault["message"] for fault in strays if fault["server"] == str(replica.socket))
+    assert texts[1] in on_replica
+    assert "Drop them" not in on_replica
     assert verified.json["faults"] == {f"{database}.cell on {server.socket}": 1 for server in (replicated, replica)}
     assert {"where": f"{database}.cell on {replica.socket}", "what": "documents as of a backup"}.items() <= next(
         each for each in receipt(store, number)["remains"] if each["where"].endswith(f"cell on {replica.socket}")
@@ -160,6 +167,56 @@ def test_tables_that_a_restore_brings_back_to_a_server_without_the_shard_are_fou
     sql(replicated, f"DROP DATABASE {database}")
     with caught_up(replicated):
         assert reports(invoke, url, number) == [0, 0, 0, 0]
+
+
+def test_tables_on_a_replica_that_is_behind_are_left_to_replication(store, subject, replicated, invoke, url):
+    """A move has left them there, and replication will drop them. Control: a table that no replication drops."""
+    (replica,) = replicated.replicas
+    database = f"{store.name}_0001"
+    number = erase(store, subject)
+    move(store)
+    (left,) = moves.left_behind(store, [1])
+    old = next(name for name in left.tables if name.startswith("cell_moved_"))
+    with caught_up(replicated):
+        sql(replica, f"STOP {word(replica)} SQL_THREAD")
+    try:
+        # As if it had stopped before it renamed the table, and before it dropped the copy of an earlier move.
+        only_on(replica, f"RENAME TABLE {database}.{old} TO {database}.cell")
+        only_on(replica, f"CREATE TABLE {database}.cell_incoming_a LIKE {database}.cell")
+        sql(replicated, f"ALTER TABLE {database}.{old} COMMENT 'the replica lacks this'")
+        assert strays_of(invoke, url, number) == []
+        moves.drop(store, left)
+        assert strays_of(invoke, url, number) == []
+        only_on(replica, f"RENAME TABLE {database}.cell TO {database}.{old}")
+    finally:
+        sql(replica, f"START {word(replica)} SQL_THREAD")
+    with caught_up(replicated):
+        only_on(replica, f"CREATE DATABASE {database}", f"CREATE TABLE {database}.cell_incoming_a (a INT)")
+    try:
+        found, on_replica = strays_of(invoke, url, number)
+    finally:
+        only_on(replica, f"DROP DATABASE {database}")
+    assert "cell_incoming_a: the replica is behind, or was restored from a backup" in found
+    assert on_replica == (
+        f"table {database}.cell_incoming_a on {replica.socket}, on a server that should not have it: "
+        "'schemaless check' says what to do"
+    )
+
+
+def only_on(replica: LocalServer, *statements: str) -> None:
+    """Run statements on a replica that no other server has."""
+    lock = [f"SET GLOBAL super_read_only = {on}" for on in (0, 1)] if replica.flavour == "mysql" else ["DO 0"] * 2
+    sql(replica, lock[0], "SET sql_log_bin = 0", *statements, lock[1])
+
+
+def strays_of(invoke: Callable[..., Result], url: str, number: int) -> list[str]:
+    """Return what the commands report of tables that a server should not have."""
+    checked, _, _, verified = results = commands(invoke, url, number)
+    assert "Drop them" not in "".join(result.out for result in results)
+    return [
+        *(fault["message"] for fault in checked.json["faults"] if fault["kind"] == "StrayTable"),
+        *(each for each in verified.json["outstanding"] if "should not have it" in each),
+    ]
 
 
 def commands(invoke: Callable[..., Result], url: str, number: int) -> list[Result]:
