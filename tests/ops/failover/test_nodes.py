@@ -18,7 +18,7 @@ from schemaless.ops.failover import nodes
 from schemaless.ops.failover.lost import settle_lost, unsettled
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import promoted, read_only, semi_synchronous, sql, word
+from tests.promotion import caught_up, promoted, read_only, semi_synchronous, sql, word
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
@@ -239,7 +239,7 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
         store.put_cell(row, "BASE", 1, {"n": 1})
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         nodes.set_primary(url, "cluster-1", at(replica))
-    with promoted(replicated):
+    with caught_up(replicated), promoted(replicated):
         with pytest.raises(TopologyError, match="still accepts writes"):
             nodes.set_primary(url, "cluster-1", at(replica))
         with read_only(replicated):
@@ -269,7 +269,7 @@ def test_a_switchover_may_be_unable_to_read_what_the_old_primary_received(flavou
     nodes.add_replica(url, "cluster-1", at(replica))
     privilege = "SELECT ON performance_schema.replication_connection_status"
     sql(replicated, f"REVOKE {privilege} FROM nodes_admin")
-    with promoted(replicated), read_only(replicated):
+    with caught_up(replicated), promoted(replicated), read_only(replicated):
         ((executed,),) = sql(replica, "SELECT @@global.gtid_executed")
         sql(replica, "CREATE DATABASE by_mistake", "DROP DATABASE by_mistake")
         ((expected,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
@@ -287,7 +287,7 @@ def test_a_primary_that_soon_stops_waiting_for_replicas_is_accepted(url, at, rep
     with semi_synchronous(replicated, timeout_ms=100):
         added = nodes.add_replica(url, "cluster-1", at(replica))
     with semi_synchronous(replicated, timeout_ms=100):
-        renamed = nodes.set_primary(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}", timeout_s=0.5)
+        renamed = nodes.set_primary(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}")
 
     assert added.changed
     assert renamed.changed
