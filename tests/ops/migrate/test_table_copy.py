@@ -11,6 +11,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore
+from schemaless.ops.erasure.copies import strays
 from schemaless.ops.jobs.worker import let_go, work_on
 from schemaless.ops.migrate import rebuild
 from schemaless.ops.migrate.rebuild import REBUILD, RebuildSpec
@@ -75,7 +76,7 @@ def tables_of(store: Datastore, by_hand: Callable) -> list[str]:
 def test_cells_written_and_erased_during_the_copy_are_so_afterwards(
     fresh_store, rows, move_store, erase_store, before_swap, by_hand
 ):
-    """New cells have their ids, an erased one its tombstone, and no id is assigned twice."""
+    """New cells have their ids, an erased one its tombstone, no id is assigned twice; the copy is no stray table."""
     expected = {}
 
     def change() -> None:
@@ -85,6 +86,7 @@ def test_cells_written_and_erased_during_the_copy_are_so_afterwards(
         for _ in range(3):
             assert not fresh_store.put_cell(rows[1], "BASE", 2, {"late": True}).created
         expected["cells"] = cells_of(fresh_store)
+        expected["strays"] = strays(erase_store, [0])
 
     before_swap(change)
     (done,) = rebuild.run(move_store, shards=[0])
@@ -94,6 +96,7 @@ def test_cells_written_and_erased_during_the_copy_are_so_afterwards(
 
     assert (done.state, done.message) == ("done", None)
     assert cells_of(fresh_store) == expected["cells"]
+    assert expected["strays"] == []
     assert fresh_store.get_cell(rows[0], "BASE", 1) is None
     assert following > max(cell.added_id for cell in expected["cells"]) + 3
     assert tables_of(fresh_store, by_hand) == ["cell"]
