@@ -81,7 +81,7 @@ def test_finalise_requires_accept_left_for_cells_left(migrate_store, fresh_store
 def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, new_row, tmp_path, monkeypatch):
     """Beyond the limit of recorded failures, cells that the job would also have left are accepted."""
     for module in ("jobs.runner", "migrate.finalise", "migrate.verify"):
-        monkeypatch.setattr(f"schemaless.{module}.FAILURES_KEPT", 3)
+        monkeypatch.setattr(f"schemaless.ops.{module}.FAILURES_KEPT", 3)
     load(fresh_store, new_row, [b"{"] * 40)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     job = JobStore(migrate_store).job(report.job_id)
