@@ -1,7 +1,7 @@
 """The identities of the servers, from which a catalog can tell that it was copied to another server.
 
-A matter of metadata: one column that may be NULL, at the end of a table of a few rows. Each change of a cluster fills
-it in for that cluster.
+A matter of metadata: one column that may be NULL, at the end of a table of a few rows. 'schemaless schema upgrade' and
+each change of a cluster fill it in for every server that answers.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from schemaless.topology.sql import catalog as sql
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.sessions import set_session
 from schemaless.wire.urls import ServerURL
@@ -56,7 +57,8 @@ class CatalogEntry:
     def require_home(self, node: Node) -> None:
         """Check that the catalog names the server that it was read from, by identity or by address.
 
-        An address is accepted for itself, because a failover may give it to a server with another identity.
+        An address is accepted for itself, because a failover may give it to a server with another identity. Any server
+        is accepted while the identity of one in the catalog is unknown: the address may be another one of that server.
 
         Args:
             node: address from which the catalog was read.
@@ -64,16 +66,15 @@ class CatalogEntry:
         Raises:
             CatalogCopied: the catalog names other servers only.
         """
-        nodes = [member for cluster in self.topology.clusters for member in cluster.nodes]
-        known = {member.server for member in nodes} - {None}
-        if not known or self.server in known or any(member.having("primary") == node for member in nodes):
-            return
+        for member in (member for cluster in self.topology.clusters for member in cluster.nodes):
+            if member.server is None or is_identity(member.server, self.server) or member.having("primary") == node:
+                return
         name, primaries = self.topology.name, ", ".join(str(cluster.primary) for cluster in self.topology.clusters)
         raise CatalogCopied(
             f"the catalog of {name!r} on {node} is a copy, for instance from a backup: it names {primaries}, but not "
-            "this server. No other server was contacted. Run 'schemaless topology restored --map CLUSTER=URL' with the "
-            "new server of each cluster; add --replaces-original if this is no copy, but a server that was moved or "
-            "promoted"
+            "this server. No server that it names was contacted. Run 'schemaless topology restored --map CLUSTER=URL' "
+            "with the new server of each cluster; if this is no copy, but a server that was moved or promoted, run "
+            "'schemaless topology adopt' or 'set-primary' with its URL"
         )
 
 
@@ -256,13 +257,14 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
     pool.run_once(write)
 
 
-def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
+def write_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
     """Update a cluster's nodes and epoch in one transaction, unless the cluster or its shards have changed.
 
     Args:
         pool: pool of the catalog's primary.
         before: the topology that the change is based on.
         cluster: the cluster with its new nodes and epoch.
+        servers: identities to record for nodes of any cluster that have none, as returned by ``identities``.
 
     Raises:
         TopologyChanged: the cluster was changed concurrently; nothing was written.
@@ -285,18 +287,20 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
         connection.execute(sql.delete_nodes(before.name, cluster.name))
         _insert_nodes(connection, before.name, cluster)
         connection.execute(sql.update_epoch(before.name, cluster.name, cluster.epoch, cluster.id_block))
+        _record(connection, before.name, servers)
         _replace_token(connection, before.name)
 
     pool.run_once(write)
 
 
-def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
+def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
     """Add a cluster without shards in one transaction, unless any cluster has changed.
 
     Args:
         pool: pool of the catalog's primary.
         before: the topology that the change is based on.
         cluster: the new cluster with its nodes.
+        servers: identities to record for nodes of any cluster that have none, as returned by ``identities``.
 
     Raises:
         TopologyChanged: the clusters were changed concurrently; nothing was written.
@@ -313,6 +317,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
             )
         connection.execute(sql.insert_clusters(before.name, [(cluster.name, cluster.engine)]))
         _insert_nodes(connection, before.name, cluster)
+        _record(connection, before.name, servers)
         _replace_token(connection, before.name)
 
     pool.run_once(write)
@@ -397,17 +402,69 @@ def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]
     pool.run_once(write)
 
 
-def identified(pool: NodePool, node: Node) -> Node:
-    """Return a node with the identity of its server; unchanged if the server does not answer."""
-    try:
-        return replace(node, server=server_identity(pool))
-    except (ServerUnavailable, ServerTimeout):
-        return node
+def record_identities(pool: NodePool, name: str, servers: Mapping[Node, str | None]) -> None:
+    """Record the identities of nodes that have none. Connected programs are not notified, because nothing else changes.
+
+    Args:
+        pool: pool of the catalog's primary.
+        name: the datastore's name.
+        servers: identities by address, as returned by ``identities``.
+    """
+
+    def write(connection: Connection) -> None:
+        connection.rows(sql.lock_datastore(name))
+        _record(connection, name, servers)
+
+    if any(servers.values()):
+        pool.run_once(write)
+
+
+def identities(clusters: Collection[Cluster], pool_for: Callable[[Node], NodePool]) -> dict[Node, str | None]:
+    """Ask the servers of all nodes without an identity for it, in parallel.
+
+    Returns:
+        Identities by address, with the role "primary"; None for a server that did not answer or refused.
+    """
+
+    def ask(node: Node) -> tuple[Node, str | None]:
+        try:
+            return node, server_identity(pool_for(node))
+        except ServerError:
+            return node, None
+
+    unknown = {node.having("primary") for cluster in clusters for node in cluster.nodes if node.server is None}
+    return dict(on_servers([(node, node) for node in unknown], ask))
+
+
+def with_identities(cluster: Cluster, servers: Mapping[Node, str | None]) -> Cluster:
+    """Return a cluster whose nodes without an identity have the one from ``servers``, if any."""
+    nodes = (replace(node, server=node.server or servers.get(node.having("primary"))) for node in cluster.nodes)
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def server_identity(pool: NodePool) -> str:
-    """Return the identity of a server, which differs from that of every other server."""
+    """Return the identity of a server; compare it with ``is_identity``."""
     return str(pool.run(lambda connection: connection.rows(sql.select_identity(mariadb=connection.is_mariadb)))[0][0])
+
+
+def is_identity(recorded: str, server: str | None) -> bool:
+    """Whether a recorded identity is that of a server.
+
+    On MariaDB, both have two parts: the place, and the network card if the server's version reports it. The card is
+    compared only if both have it, so an upgrade to such a version makes no other server. Two cards are two servers,
+    even in the same place: a container that was recreated may be refused, and one command records it; but a copy in
+    another network that was accepted would write to the original.
+    """
+    if server is None:
+        return False
+    (place, _, card), (own_place, _, own_card) = recorded.partition(":"), server.partition(":")
+    return place == own_place and (card == own_card or not (card and own_card))
+
+
+def _record(connection: Connection, name: str, servers: Mapping[Node, str | None]) -> None:
+    for node, server in servers.items():
+        if server is not None:
+            connection.execute(sql.update_server(name, (node.host, node.port, node.socket), server))
 
 
 def _replace_token(connection: Connection, name: str) -> None:

@@ -10,7 +10,14 @@ from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, 
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
 from schemaless.schema.databases import Identity, create_database, databases_like, tables_of
 from schemaless.schema.engines import check_server, engine_named
-from schemaless.topology.catalog import CatalogEntry, identified, mark_ready, read_catalog, write_topology
+from schemaless.topology.catalog import (
+    CatalogEntry,
+    identities,
+    mark_ready,
+    read_catalog,
+    with_identities,
+    write_topology,
+)
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology, new_topology
 from schemaless.wire.errors import DuplicateKey
@@ -97,11 +104,8 @@ def create(
 
 def _identified(topology: Topology, pools: Mapping[Node, NodePool]) -> Topology:
     """Return the topology with the identities of its servers."""
-    clusters = (
-        replace(cluster, nodes=tuple(identified(pools[node], node) for node in cluster.nodes))
-        for cluster in topology.clusters
-    )
-    return replace(topology, clusters=tuple(clusters))
+    servers = identities(topology.clusters, pools.__getitem__)
+    return replace(topology, clusters=tuple(with_identities(cluster, servers) for cluster in topology.clusters))
 
 
 def _check_urls(urls: Sequence[ServerURL]) -> None:

@@ -14,7 +14,7 @@ from schemaless.schema.creation import upgrade
 from schemaless.schema.databases import Identity, version_of
 from schemaless.schema.versions import Branch, head
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of, level
-from schemaless.topology.catalog import find_catalog, read_catalog
+from schemaless.topology.catalog import find_catalog, identities, read_catalog, record_identities
 from schemaless.wire.errors import ConnectionLost, DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
@@ -115,7 +115,8 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
 def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = ignore_events) -> UpgradeOutcome:
     """Run the schema revisions that the catalog and the shards lack; a failing shard does not stop the others.
 
-    Dictionaries that are missing from a cluster or from the catalog are copied there, too.
+    Dictionaries that are missing from a cluster or from the catalog are copied there, too. The identities of
+    servers are recorded in the catalog if it lacks them, except those of servers that do not answer.
 
     After an interruption, even by kill -9 of this process or a server, repeating the call continues the upgrade.
 
@@ -214,5 +215,10 @@ def _databases(
             [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))],
             dictionary_replicas_of(topology, catalog, pools.pool_for),
         )
+        if upgrade_catalog is not None:
+            try:
+                record_identities(catalog, name, identities(topology.clusters, pools.pool_for))
+            except ServerError as error:
+                upgrade_catalog.failed[name] = str(error)
     finally:
         pools.close()

@@ -152,7 +152,7 @@ def adopt_node(
 
 
 def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> Adoption:
-    with closing(Change(url, name)) as change:
+    with closing(Change(url, name, promoted=node)) as change:
         now = change.topology.cluster(cluster)
         if node != now.primary and node.having("replica") not in now.replicas:
             change.require_new(node)

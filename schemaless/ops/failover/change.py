@@ -5,13 +5,12 @@ The catalog itself is on one of the clusters, so it moves with the primary of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
 from schemaless.base.keys import shard_database
-from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
+from schemaless.errors import CatalogCopied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.ops.failover.group_replication import group_view, has_replaced
 from schemaless.ops.failover.promotion import errant
 from schemaless.ops.failover.semi_sync import require_commits
@@ -20,9 +19,10 @@ from schemaless.schema.engines import check_server
 from schemaless.topology.catalog import (
     CatalogEntry,
     find_catalog,
-    identified,
+    identities,
     read_catalog,
     read_ready,
+    with_identities,
     write_cluster,
 )
 from schemaless.topology.configuration import datastore_url
@@ -39,14 +39,37 @@ _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
 
 
 class Change:
-    """A change to a datastore's servers, with its topology and connection pools."""
+    """A change to a datastore's servers, with its topology and connection pools.
 
-    def __init__(self, url: ServerURL, name: str, *, copied: bool = False) -> None:
+    Args:
+        url: the datastore's URL.
+        name: the datastore's name.
+        copied: accept a catalog that was copied from another server.
+        promoted: the server that the change makes a primary, if any. A catalog on this server is accepted although it
+            does not name it: the server may have been promoted without being a replica in the catalog. The caller
+            compares it with the old primary by ``old_primary``, which refuses a copy while the original is writable.
+    """
+
+    def __init__(self, url: ServerURL, name: str, *, copied: bool = False, promoted: Node | None = None) -> None:
         self._pools = Pools(url.credentials, _OPTIONS)
         self.url: ServerURL = find_catalog(url, name, self.pool)
         self._verified: set[tuple[str, Node]] = set()
-        self.entry: CatalogEntry = read_ready(self.pool(self.url.node), name, copied=copied)
+        self._servers: dict[Node, str | None] = {}
+        here = self.pool(self.url.node)
+        self.entry: CatalogEntry = read_ready(here, name, copied=True)
         self.topology: Topology = self.entry.topology
+        self._hint = ""
+        if copied:
+            return
+        try:
+            self.entry.require_home(here.node)
+        except CatalogCopied:
+            if promoted is None or not self._is_server(here, promoted):
+                raise
+            self._hint = (
+                f". If the catalog on {here.node}, which does not name this server, was restored from a backup, change "
+                "nothing on the original's servers, and run 'schemaless topology restored' instead"
+            )
 
     def pool(self, node: Node) -> NodePool:
         """Return the pool for a server; all roles of an address share one."""
@@ -132,7 +155,7 @@ class Change:
         if not is_read_only(self.pool(old)) and not has_replaced(self.pool(new), self.pool(old)):
             raise TopologyError(
                 f"the old primary {old} still accepts writes, which {new} would not receive; make it read-only first "
-                "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"
+                f"(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written{self._hint}"
             )
         if has_caught_up_with(self.pool(new), self.pool(old), timeout_s):
             return "read-only"
@@ -140,7 +163,7 @@ class Change:
             return "ahead"
         raise TopologyError(
             f"{new} lacks transactions that were committed on the old primary {old}, which still answers; let {new} "
-            "catch up first. Nothing was written"
+            f"catch up first. Nothing was written{self._hint}"
         )
 
     def errant(self, cluster: Cluster, new: Node, old: str) -> tuple[str, tuple[str, ...]]:
@@ -204,17 +227,18 @@ class Change:
         except (ServerUnavailable, ServerTimeout):
             return False
 
-    def identified(self, cluster: Cluster) -> Cluster:
-        """Return a cluster with the identities of the servers for which none is known."""
-        return replace(
-            cluster,
-            nodes=tuple(node if node.server else identified(self.pool(node), node) for node in cluster.nodes),
-        )
+    def identities(self, clusters: Iterable[Cluster]) -> dict[Node, str | None]:
+        """Return identities that the clusters' nodes lack, as ``catalog.identities`` does; each server is asked once.
+
+        A server that does not answer would otherwise delay each step of an adoption.
+        """
+        lacking = [with_identities(cluster, self._servers) for cluster in clusters]
+        self._servers |= identities(lacking, self.pool)
+        return self._servers
 
     def write(self, home: NodePool, cluster: Cluster) -> Cluster:
-        """Write a cluster's nodes and epoch to the catalog, and return the cluster."""
-        cluster = self.identified(cluster)
-        write_cluster(home, self.topology, cluster)
+        """Write a cluster's nodes and epoch, and all missing identities, to the catalog; return the cluster."""
+        write_cluster(home, self.topology, cluster, self.identities([cluster, *self.topology.clusters]))
         self.topology = self.topology.with_cluster(cluster)
         return cluster
 

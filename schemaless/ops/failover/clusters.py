@@ -79,7 +79,7 @@ def add_cluster(
         dictionary_replicas = dictionary_replicas_of(change.topology, home, change.pool)
         copy_dictionaries(dictionary_replicas, DictionaryReplica(pool, change.topology.name, name))
         arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
-        write_new_cluster(home, change.topology, change.identified(cluster))
+        write_new_cluster(home, change.topology, cluster, change.identities([cluster, *change.topology.clusters]))
         return NodeChange(cluster, True, arrived_s)
 
 

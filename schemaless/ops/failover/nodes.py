@@ -158,9 +158,10 @@ def set_primary(
     """
     address = Secret(url)
     del url
-    with opened(address) as change:
+    at, name = datastore_url(address)
+    node = server_of(at, primary)
+    with closing(Change(at, name, promoted=node)) as change:
         now = change.topology.cluster(cluster)
-        node = change.node_of(primary)
         same = node == now.primary
         if not same and node.having("replica") not in now.replicas:
             change.require_new(node)

@@ -8,7 +8,7 @@ call is interrupted before that transaction, the catalog is still refused, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ from schemaless.ops.failover.promotion import last_claim, make_claim
 from schemaless.schema.databases import databases_like
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
-from schemaless.topology.catalog import server_identity, write_restored
+from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_restored
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import is_read_only
@@ -71,7 +71,8 @@ def restored(
     with closing(Change(at, name, copied=True)) as change:
         before = change.topology
         old = {node.having("primary"): node.server for cluster in before.clusters for node in cluster.nodes}
-        is_home = change.entry.server in old.values()
+        recorded = [server for server in old.values() if server is not None]
+        is_home = _is_any(recorded, change.entry.server)
         after = _with_servers(change, servers, is_home=is_home, keep=replaces_original)
         changed = not is_home or replaces_original
         if is_home and not replaces_original and _primaries(after) != _primaries(before):
@@ -81,7 +82,8 @@ def restored(
             )
         for cluster in after.clusters:
             pool = change.pool(cluster.primary)
-            belongs = cluster.primary in old or server_identity(pool) in old.values()
+            # An address of the original is not contacted.
+            belongs = cluster.primary in old or _is_any(recorded, server_identity(pool))
             if changed and belongs and not replaces_original:
                 raise TopologyError(
                     f"{cluster.primary}, given for {cluster.name}, is a server of the original datastore; give the "
@@ -89,7 +91,8 @@ def restored(
                     "in use. Nothing was written"
                 )
             _check(change, cluster)
-        after = replace(after, clusters=tuple(change.identified(cluster) for cluster in after.clusters))
+        found = change.identities(after.clusters)
+        after = replace(after, clusters=tuple(with_identities(cluster, found) for cluster in after.clusters))
         if change.entry.server not in [cluster.primary.server for cluster in after.clusters]:
             raise TopologyError(
                 f"the catalog is on {change.url.node}, which is none of the servers given; restore it on the primary "
@@ -101,6 +104,10 @@ def restored(
             write_restored(change.pool(change.url.node), before, clusters)
             after = replace(after, clusters=tuple(clusters))
         return Restored(after, changed)
+
+
+def _is_any(recorded: Iterable[str], server: str | None) -> bool:
+    return any(is_identity(identity, server) for identity in recorded)
 
 
 def _primaries(topology: Topology) -> list[Node]:

@@ -11,7 +11,7 @@ from schemaless.ops.failover.promotion import held_claim, last_claim
 from schemaless.ops.failover.semi_sync import SemiSync, semi_sync
 from schemaless.planning.sampling.table_sizes import tables_elsewhere
 from schemaless.schema.engines import setting_faults
-from schemaless.topology.catalog import server_identity
+from schemaless.topology.catalog import is_identity, server_identity
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.moves import StrayTable, stray_tables, strays_text
 from schemaless.topology.replication import ReplicaThreads, is_read_only, replica_threads
@@ -173,7 +173,7 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
             waits,
             None if is_primary else replica_threads(pool),
             tuple(setting_faults(pool, cluster.engine)),
-            is_primary and node.server not in (None, server_identity(pool)),
+            is_primary and node.server is not None and not is_identity(node.server, server_identity(pool)),
         )
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

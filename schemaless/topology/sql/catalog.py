@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from schemaless.wire.sql.parts import blob, delete, insert, table, text, update
+from schemaless.wire.sql.parts import blob, delete, insert, table, term, text, update
 from schemaless.wire.sql.sessions import SERVER_IDENTITY, SERVER_IDENTITY_MARIADB
 
 NodeRow = tuple[str, str | None, int | None, str | None, str | None]
@@ -79,6 +79,12 @@ def insert_nodes(catalog: str, cluster: str, nodes: Iterable[NodeRow]) -> bytes:
     """Insert nodes of a cluster."""
     columns = "cluster, role, host, port, socket, server"
     return insert(table(catalog, b"node"), columns, ((cluster, *node) for node in nodes))
+
+
+def update_server(catalog: str, address: tuple[str | None, int | None, str | None], server: str) -> bytes:
+    """Set the server identity of the node with an address (host, port and socket), unless it has one."""
+    same = b"host<=>%b AND port<=>%b AND socket<=>%b" % tuple(map(term, address))
+    return b"UPDATE %b SET server=%b WHERE server IS NULL AND %b" % (table(catalog, b"node"), text(server), same)
 
 
 def delete_nodes(catalog: str, cluster: str) -> bytes:

@@ -23,10 +23,11 @@ SERVER_IDENTITY: Final = b"@@server_uuid"
 """SQL expression for the identity of a MySQL server, at most 64 characters."""
 
 SERVER_IDENTITY_MARIADB: Final = (
-    b"SHA2(CONCAT_WS('/', @@hostname, @@datadir, COALESCE((SELECT variable_value FROM "
-    b"information_schema.global_variables WHERE variable_name='SERVER_UID'), @@port)), 256)"
+    b"CONCAT_WS(':', LEFT(SHA2(CONCAT_WS('/', @@hostname, @@datadir, @@port), 256), 32), NULLIF((SELECT variable_value "
+    b"FROM information_schema.global_variables WHERE variable_name='SERVER_UID'), ''))"
 )
-"""The same for MariaDB, which has no UUID: from its host, data directory and, since 10.11.9, network address."""
+"""The same for MariaDB, which has no UUID: a hash of host name, data directory and port, and, on versions that report
+it (10.11.9), a colon and a hash of the hardware address of its network card and its port."""
 
 SHOW_BINARY_LOGS: Final = b"SHOW BINARY LOGS"
 

@@ -11,10 +11,11 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
+from schemaless.errors import CatalogCopied, InvalidInput, ShardIdentityMismatch, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover import change as changing
 from schemaless.ops.failover import nodes
+from schemaless.ops.failover.adopt import adopt
 from schemaless.ops.failover.lost import settle_lost, unsettled
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
@@ -304,6 +305,23 @@ def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, rep
         nodes.set_primary(url, "cluster-1", at(replica), timeout_s=0.2)
 
     assert addresses(url, "cluster-1")["primary"] == [str(replicated.socket)]
+
+
+@pytest.mark.parametrize("command", [nodes.set_primary, adopt])
+def test_a_promoted_server_that_the_catalog_does_not_list(url, at, name, replicated, replica, other, flavour, command):
+    """A URL may name it although its catalog does not; a copy is refused, because the original is writable."""
+    if flavour == "mariadb" and command is adopt:
+        pytest.skip("adoption is not supported on MariaDB, see test_mariadb_is_refused")
+    there = at(replica).replace("/?", f"/{name}?")
+    with caught_up(replicated), promoted(replicated):
+        with pytest.raises(CatalogCopied):
+            command(there, "cluster-2", at(other))
+        with pytest.raises(TopologyError, match=r"still accepts writes.* run 'schemaless topology restored' instead"):
+            command(there, "cluster-1", at(replica))
+        with read_only(replicated):
+            changed = command(there, "cluster-1", at(replica))
+        assert (changed.changed, changed.old_primary) == (True, "read-only")
+        assert addresses(there, "cluster-1") == {"primary": [str(replica.socket)], "replicas": []}
 
 
 GONE = "/nowhere/gone.sock"

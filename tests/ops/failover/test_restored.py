@@ -20,13 +20,16 @@ import schemaless
 import schemaless.aio
 from schemaless.errors import CatalogCopied, InvalidInput, TopologyError
 from schemaless.local.description import LocalServer
+from schemaless.ops.admin.upgrades import upgrade_schema
 from schemaless.ops.export.exporter import follower_name
 from schemaless.ops.failover.adopt import adopt
+from schemaless.ops.failover.nodes import set_primary
 from schemaless.ops.failover.restored import restored
 from schemaless.store.followers.settings import Settings
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
-from schemaless.topology.catalog import server_identity
+from schemaless.topology.catalog import is_identity, read_catalog, server_identity
+from schemaless.wire.urls import parse_url
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.client_programs import client_programs
 from tests.promotion import caught_up, sql
@@ -198,10 +201,9 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
     with closing(Watched(servers, name)) as production:
         shell.run("Restoring", "catalog.sql")
 
-        for each in ("cluster-1", servers[0].socket):
-            for command in ("adopt", "set-primary"):
-                arguments = ["topology", command, "--cluster", str(each), at(drill[0])]
-                assert "topology restored" in invoke(*arguments, url=copy).err
+        for command in ("adopt", "set-primary"):
+            arguments = ["topology", command, "--cluster", "cluster-1", at(drill[1])]
+            assert "topology restored" in invoke(*arguments, url=copy).err
         for arguments in REFUSED:
             result = invoke(*arguments, url=copy)
             assert (result.code, "schemaless topology restored --map" in result.err) == (1, True), arguments
@@ -254,6 +256,72 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
         assert contents(drill[0].replicas[0], name) == there
 
 
+@pytest.mark.parametrize("command", ["adopt", "set-primary"])
+def test_a_copy_is_not_taken_for_a_promoted_server(url, shell, name, servers, drill, flavour, invoke, command):  # noqa: F811
+    """A command that names the copy's server as the new primary reads the old one, which is writable, and refuses."""
+    shell.run("Backing up", "catalog.sql")
+    shell.run("Restoring", "catalog.sql")
+    before = [contents(server, name) for server in (*servers, drill[0])]
+    result = invoke("topology", command, "--cluster", "cluster-1", at(drill[0]), url=at(drill[0], name))
+    unsupported = flavour == "mariadb" and command == "adopt"
+    refusal = "is MariaDB" if unsupported else "run 'schemaless topology restored' instead"
+    assert (result.code, refusal in " ".join(result.err.split())) == (1, True)
+    assert [contents(server, name) for server in (*servers, drill[0])] == before
+    with pytest.raises(CatalogCopied):
+        schemaless.connect(at(drill[0], name))
+
+
+def recorded(server: LocalServer, name: str) -> list[str | None]:
+    """Return the identities that a catalog has for its nodes, in order."""
+    return [identity for (identity,) in sql(server, f"SELECT server FROM {name}.node ORDER BY node_id")]
+
+
+@pytest.mark.parametrize("change", ["upgrade", "set-primary"])
+def test_missing_identities_are_recorded_and_refuse_nobody_until_then(url, name, servers, tmp_path, change):
+    """An upgraded catalog has none. Until all are known, an address that it does not name may be its own server's."""
+    (tmp_path / "renamed.sock").symlink_to(servers[0].socket)
+    alias = f"mysql://root@/{name}?unix_socket={tmp_path / 'renamed.sock'}"
+    known = sorted(map(str, recorded(servers[0], name)))
+    sql(
+        servers[0],
+        f"UPDATE {name}.node SET server=NULL",
+        f"INSERT INTO {name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '/nowhere/gone.sock')",
+    )
+    with schemaless.connect(alias) as running:
+        if change == "upgrade":
+            assert upgrade_schema(parse_url(url)).failed == {}
+        else:
+            set_primary(url, "cluster-2", servers[1].url)
+        router = internals_of(running).shards.router
+        router.look_at_s = 0
+        running.put_cell(ROWS[0], "BASE", 2, "still follows changes")
+        assert router.routing.token == read_catalog(internals_of(running).catalog, name).token
+    assert sorted(map(str, recorded(servers[0], name))) == sorted([*known, "None"])
+    sql(servers[0], f"UPDATE {name}.node SET server='another' WHERE server IS NOT NULL")
+    schemaless.connect(alias).close()
+    sql(servers[0], f"DELETE FROM {name}.node WHERE role='replica'")
+    with pytest.raises(CatalogCopied):
+        schemaless.connect(alias)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "same"),
+    [
+        ("uuid", "uuid", True),
+        ("uuid", "other", False),
+        ("place", "place:card", True),
+        ("place:card", "place", True),
+        ("place:card", "place:card", True),
+        ("place:card", "place:other", False),
+        ("place:card", "elsewhere:card", False),
+        ("place", None, False),
+    ],
+)
+def test_an_identity_survives_an_upgrade_of_mariadb_but_no_other_network_card(recorded, found, same):
+    """Two cards in the same place are two servers: a copy that was taken for the original would write to it."""
+    assert is_identity(recorded, found) is same
+
+
 def test_a_catalog_that_is_no_copy_keeps_its_servers(url, servers, drill, flavour):
     """Only an explicit option makes the command work on the original, where it renews the claims."""
     with pytest.raises(TopologyError, match=r"is not a copy.*set-primary"):
@@ -282,3 +350,5 @@ def test_a_catalog_is_at_home_by_the_identity_or_the_address_of_its_server(url, 
     schemaless.connect(url).close()
     with pytest.raises(CatalogCopied):
         schemaless.connect(f"mysql://root@/{name}?unix_socket={link}")
+    set_primary(f"mysql://root@/{name}?unix_socket={link}", "cluster-1", servers[0].url)
+    schemaless.connect(f"mysql://root@/{name}?unix_socket={link}").close()
