@@ -19,7 +19,7 @@ from schemaless.schema.sql import (
     show_tables,
 )
 from schemaless.schema.versions import FORMAT
-from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
 
@@ -64,12 +64,8 @@ def verify_identity(pool: NodePool, database: str, expected: Identity) -> str | 
     Raises:
         ShardIdentityMismatch: the database is missing or has another identity.
     """
-
-    def read(connection: Connection) -> Rows:
-        return connection.rows((select_identity_and_engine if connection.is_mariadb else select_identity)(database))
-
     try:
-        rows = pool.run(read, shard=expected.shard)
+        return pool.run(lambda connection: identity_on(connection, database, expected), shard=expected.shard)
     except DatabaseMissing:
         absent = ShardIdentityMismatch(
             f"{pool.node} has no database {database!r} for {expected}; check that the catalog names the right cluster. "
@@ -77,7 +73,18 @@ def verify_identity(pool: NodePool, database: str, expected: Identity) -> str | 
         )
         absent.absent = True
         raise absent from None
-    check_identity([row[:5] for row in rows], database, str(pool.node), expected)
+
+
+def identity_on(connection: Connection, database: str, expected: Identity) -> str | None:
+    """Do what ``verify_identity`` does on a connection, and add the shard to ``Connection.verified``.
+
+    Raises:
+        DatabaseMissing: the database is missing.
+        ShardIdentityMismatch: it has another identity.
+    """
+    rows = connection.rows((select_identity_and_engine if connection.is_mariadb else select_identity)(database))
+    check_identity([row[:5] for row in rows], database, connection.node, expected)
+    connection.verified.add(expected.shard)
     engine = rows[0][5] if len(rows[0]) > 5 else None
     return None if engine is None else str(engine).lower()
 

@@ -16,7 +16,7 @@ from schemaless.errors import PrimaryNotClaimed, SchemalessError, ServerError, S
 from schemaless.schema.databases import SHARD_TABLES
 from schemaless.topology.model import Topology
 from schemaless.topology.routing import CatalogReader, Routing
-from schemaless.wire.errors import READ_ONLY, DatabaseMissing, Elsewhere
+from schemaless.wire.errors import READ_ONLY, DatabaseMissing, Elsewhere, ServerReplaced
 from schemaless.wire.node import Node
 from schemaless.wire.pools import Pools
 
@@ -203,8 +203,11 @@ class Router:
         # Calls that an open breaker rejects are frequent, so together they read the catalog at most ten times a second.
         refresh = not rejected or time.monotonic() - self._read_end_s > _REJECTED_REFRESH_S
         now = self.again(routing) if refresh else self.routing
-        if now.changes[shard] != routing.changes[shard] or not now.has_on(shard, node):
-            message = f"the catalog now names {now.clusters[shard].primary} for the shard; make the same call again"
+        replaced = isinstance(error, ServerReplaced)
+        if replaced or now.changes[shard] != routing.changes[shard] or not now.has_on(shard, node):
+            primary, before = now.clusters[shard].primary, routing.clusters[shard].primary
+            what = "its servers have changed" if primary == before else f"the catalog now names {primary} for the shard"
+            message = f"{what}; make the same call again"
             return Elsewhere(message, node=str(node), shard=shard, lost=lost)
         if missing is None:
             return None

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from schemaless.base.keys import heartbeat_database
+from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
+from schemaless.schema.databases import Identity, identity_on
 from schemaless.topology.catalog import CatalogEntry, reread
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql.catalog import select_token
 from schemaless.wire.claims import NEVER, Claim
+from schemaless.wire.connection import Connection
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -36,7 +38,7 @@ class Routing:
         topology: the topology that was read.
         token: the catalog's token at that time; None if unknown, or if the topology has never changed.
         clusters: the cluster of each shard.
-        changes: per shard, how often its cluster, primary or epoch has changed, or a server of it was replaced,
+        changes: per shard, how often its cluster, primary or epoch has changed, or its primary's address has moved,
             since the datastore was opened.
         proven: per shard, the primary's pool once the shard's identity is verified there; most calls use it directly.
         verified: pairs of a shard and a node on which its identity is verified.
@@ -82,13 +84,15 @@ class Routing:
             if new.epoch and new.primary != old.primary:
                 self._replaced[old.primary] = replace(claim_of(topology.name, new), epoch=NEVER)
         stayed = [
-            _location(old) == _location(new) and not (replaced is not None and _has(new, replaced))
+            _location(old) == _location(new) and new.primary != replaced
             for old, new in zip(before.clusters, clusters, strict=True)
         ]
         self.changes = tuple(count if stays else count + 1 for count, stays in zip(before.changes, stayed, strict=True))
         self.proven = [pool if stays else None for pool, stays in zip(before.proven, stayed, strict=True)]
         self.verified = {
-            (shard, node) for shard, node in before.verified.copy() if stayed[shard] and node in clusters[shard].nodes
+            (shard, node)
+            for shard, node in before.verified.copy()
+            if stayed[shard] and node in clusters[shard].nodes and node.having("primary") != replaced
         }
 
     def has_on(self, shard: int, address: Node) -> bool:
@@ -103,6 +107,12 @@ class Routing:
         """Check that the catalog could be read; see ``wire.route.Route``."""
         if self.clusters[shard].epoch:
             self._confirm(node, shard)
+
+    def verify(self, connection: Connection, shard: int) -> None:
+        """Verify a shard's identity on a connection; see ``wire.route.Route``."""
+        topology = self.topology
+        identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+        identity_on(connection, shard_database(topology.name, shard), identity)
 
     def claims(self) -> dict[Node, Claim]:
         """Return the claims that primaries must hold, by address; former primaries get a claim that no server holds."""

@@ -163,7 +163,13 @@ class Shards:
             ServerUnavailable: the shard is no longer on that node.
         """
         try:
-            return self.run_at(Spot(self.routing, shard, node), operation, writes=writes)
+            try:
+                return self.run_at(Spot(self.routing, shard, node), operation, writes=writes)
+            except Elsewhere as moved:
+                # The node may be the same: its address leads to another server, or another node was promoted.
+                if moved.missing is not None or node not in self.routing.clusters[shard].nodes:
+                    raise
+                return self.run_at(Spot(self.routing, shard, node), operation, writes=writes, doubt=moved.lost)
         except Elsewhere as moved:
             if moved.missing is not None:
                 raise moved.missing from moved

@@ -38,6 +38,8 @@ class Connection:
         version: the server's version string.
         is_mariadb: True if the server is MariaDB.
         connected_at_s: when opening the connection began, by ``time.monotonic``.
+        server: tells the server apart from others at the same address.
+        verified: shards whose identity was verified on that server; shared by the pool's connections to it.
         busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
             that is still busy after an exception, whatever raised it, is closed and never reused.
         unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.
@@ -52,8 +54,10 @@ class Connection:
         "is_mariadb",
         "max_allowed_packet",
         "node",
+        "server",
         "shard",
         "unfinished",
+        "verified",
         "version",
     )
 
@@ -62,6 +66,8 @@ class Connection:
         self.node: str = node
         self.shard: int | None = shard
         self.connected_at_s: float = facts.connected_at_s
+        self.server: str = facts.server
+        self.verified: set[int] = set()
         self.max_allowed_packet: int = min(facts.max_allowed_packet, max_packet_bytes)
         self.auto_increment_increment: int = facts.auto_increment_increment
         self.version: str = facts.version

@@ -39,6 +39,16 @@ class DatabaseMissing(ServerRefused):
     """The database or table does not exist."""
 
 
+class ReadOnly(ServerRefused):
+    """The server is read-only.
+
+    Attributes:
+        may_have_moved: whether the pool has discarded the connection, because its address may lead elsewhere now.
+    """
+
+    may_have_moved: bool = False
+
+
 class Elsewhere(ServerUnavailable):
     """The shard has moved to another server, or is being moved.
 
@@ -56,12 +66,15 @@ class Elsewhere(ServerUnavailable):
 
 
 class ServerReplaced(ServerUnavailable):
-    """A new connection reached another server than earlier ones, or the same one after a restart; nothing was sent."""
+    """A new connection reached another server than earlier ones; nothing was sent."""
 
 
 class CannotObserve(ServerRefused):
     """The server does not show open transactions, at least not to this account."""
 
+
+READ_ONLY: Final = frozenset({1290, 1836})
+"""Errors of a write to a read-only server, such as a replica."""
 
 _LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
 _UNREACHABLE: Final = frozenset({1040, 1203, 2002, 2003, 2004, 2005, 2009, 2026})
@@ -71,15 +84,13 @@ _CLASSES: Final[dict[type[ServerError], tuple[int, ...]]] = {
     Deadlock: (1020, 1213, 1412, 3101),
     DuplicateKey: (1062,),
     DatabaseMissing: (1008, 1049, 1146),
+    ReadOnly: tuple(READ_ONLY),
 }
 _CLASS_OF: Final = {code: kind for kind, codes in _CLASSES.items() for code in codes}
 _ACCOUNT_LIMIT: Final = 1226
 _READ_ONLY_SERVER: Final = "the server is read-only; check that the catalog names the primary"
 _WRONG_HOST: Final = "is the server running, and are host and port right?"
 _WRONG_SOCKET: Final = "is the server running, and is the socket right?"
-READ_ONLY: Final = frozenset({1290, 1836})
-"""Errors of a write to a read-only server, such as a replica."""
-
 NO_CLAIMS: Final = frozenset({1049, 1146, 1193})
 """Errors of a claim query on a server without claims: no database, no table, no server_uuid (MariaDB)."""
 

@@ -107,7 +107,9 @@ class _Attempt:
             return
         statement = query.sql()
         try:
-            self._read = self._checked_out.begin().begin(statement, query.check)
+            connection = self._checked_out.begin()
+            if query.pool.is_verified(connection, query.shard):
+                self._read = connection.begin(statement, query.check)
         except ServerError as error:
             self._error = error
 

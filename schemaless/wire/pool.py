@@ -10,6 +10,7 @@ that no reply is outstanding.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import time
@@ -29,12 +30,13 @@ from schemaless.errors import (
     ServerError,
     ServerTimeout,
     ServerUnavailable,
+    ShardIdentityMismatch,
 )
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
-from schemaless.wire.errors import NO_CLAIMS, READ_ONLY, ConnectionLost, ServerReplaced, interruption, translated
+from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, ReadOnly, ServerReplaced, interruption, translated
 from schemaless.wire.node import Node
 from schemaless.wire.retries import Retries, RetryContext
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
@@ -49,6 +51,12 @@ T = TypeVar("T")
 
 RECHECK_S: Final = 30.0
 """Interval between checks that the address still leads to the same server, in seconds, before jitter."""
+
+BALANCED_S: Final = 10 * RECHECK_S
+"""Memory of the servers that an address has left, in seconds; long enough for pools that connect only to check."""
+
+READ_ONLY_S: Final = 1.0
+"""Interval between attempts to find out whether the address of a read-only server leads elsewhere now, in seconds."""
 
 _JITTER: Final = (0.75, 1.25)
 
@@ -165,6 +173,8 @@ class NodePool:
         listener: if set, receives ``Retried`` and ``SlotAwaited``; not called for anything else.
         on_replaced: if set, called when the address turns out to lead to another server than before.
         newest: what the most recently begun connection read about its server; None before the first one.
+        has_moved: True if connections have reached more than one server; each shard is then verified on each of them.
+        is_balanced: True while the address leads to several servers in turn; connections to all of them are used.
         recheck_at_s: time of the next ``recheck``, by ``time.monotonic``.
         engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
@@ -194,6 +204,12 @@ class NodePool:
         self.on_replaced: Callable[[Node], object] | None = None
         self.recheck_at_s = 0.0
         self.newest: Facts | None = None
+        self.has_moved = False
+        self.is_balanced = False
+        self._verified: dict[str, set[int]] = {}
+        self._left_at_s: dict[str, float] = {}
+        self._returned_at_s = -math.inf
+        self._read_only_at_s = -math.inf
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._reset()
@@ -235,6 +251,10 @@ class NodePool:
         """Return True if no connection has been lost, and no server or claim has changed, since this one was opened."""
         return connection.connected_at_s >= self._lost_at_s
 
+    def is_verified(self, connection: Connection, shard: int) -> bool:
+        """Return True unless the address has moved and the shard has not been verified on this connection's server."""
+        return not self.has_moved or shard in connection.verified
+
     def keeps(self, connection: Connection, error: BaseException | None) -> bool:
         """Return True if a connection can be reused, after a block that ended with ``error``."""
         if isinstance(error, ConnectionLost):
@@ -242,10 +262,14 @@ class NodePool:
             self._lost_at_s = time.monotonic()
             self.breaker.lost()
             return False
-        if isinstance(error, ServerError) and error.code in READ_ONLY and self.claim is None:
-            # The address may lead to another server now, which only new connections reach.
-            self._lost_at_s = time.monotonic()
-            return False
+        if isinstance(error, ReadOnly) and self.claim is None:
+            now_s = time.monotonic()
+            if now_s - self._read_only_at_s >= READ_ONLY_S:
+                # The address may lead to another server now, which only new connections reach.
+                self._lost_at_s = self._read_only_at_s = now_s
+            if not self.is_fresh(connection):
+                error.may_have_moved = True
+                return False
         return not (connection.busy or connection.unfinished) and connection.connected_at_s >= self._closed_at_s
 
     def connect(self, shard: int | None) -> Connection:
@@ -280,6 +304,7 @@ class NodePool:
                 close(raw, idle=True)
                 claim.check(facts.claim, str(self.node), shard)
             connection = Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
+            connection.verified = self._verified.setdefault(facts.server, connection.verified)
             if self._is_replaced(facts) and shard is not None:
                 self.idle.append(connection)
                 raise self._replaced(shard)
@@ -311,18 +336,49 @@ class NodePool:
             self.newest = facts
             return False
         differs, is_newer = facts.server != newest.server, facts.connected_at_s >= newest.connected_at_s
-        if differs:
-            self._lost_at_s = max(self._lost_at_s, newest.connected_at_s, facts.connected_at_s)
-        if differs and is_newer:
+        self.has_moved = self.has_moved or differs
+        if not differs and not self.is_balanced:
+            self.newest = facts if is_newer else newest
+            return False
+        if not (is_newer and self._leads_to_one(facts, newest)):
+            if not self.is_balanced:
+                self._lost_at_s = max(self._lost_at_s, newest.connected_at_s)
+            self.newest = facts if is_newer else newest
+            return False
+        self._lost_at_s = max(self._lost_at_s, facts.connected_at_s)
+        # Before the callback, so that concurrent connections to the same server do not cause another one.
+        self.newest = facts
+        log.warning("%s leads to another server than before: older connections are replaced", self.node)
+        if self.on_replaced is not None:
+            self.on_replaced(self.node)
+        return True
+
+    def _leads_to_one(self, facts: Facts, newest: Facts) -> bool:
+        """Return True if the address has moved to a server; False if it leads to this and other servers in turn.
+
+        One return is a failover that was undone; two are a pattern. It ends once a single server has been reached for
+        some time.
+        """
+        now_s, left_at_s = facts.connected_at_s, self._left_at_s
+        if facts.server != newest.server:
+            left_at_s[newest.server] = now_s
+        recent = {server: at_s for server, at_s in left_at_s.copy().items() if now_s - at_s < BALANCED_S}
+        self._left_at_s = recent
+        known = self._verified.copy()
+        self._verified = {server: known[server] for server in known if server in recent or server == facts.server}
+        if self.is_balanced:
+            self.is_balanced = bool(recent.keys() - {facts.server})
+            return not self.is_balanced
+        if facts.server in recent:
+            self.is_balanced = now_s - self._returned_at_s < BALANCED_S
+            self._returned_at_s = now_s
+        if self.is_balanced:
             log.warning(
-                "%s leads to another server than before, or the server was restarted: older connections are replaced",
+                "%s leads to several servers in turn: connections to all of them are used; name each server by its "
+                "own address",
                 self.node,
             )
-            if self.on_replaced is not None:
-                self.on_replaced(self.node)
-        if is_newer:
-            self.newest = facts
-        return differs and is_newer
+        return not self.is_balanced
 
     def _replaced(self, shard: int) -> ServerReplaced:
         message = "the address leads to another server than before, so nothing was sent; make the same call again"
@@ -464,7 +520,10 @@ class NodePool:
         held = _CheckedOut(self, shard)
         try:
             try:
-                result = operation(held.begin())
+                connection = held.begin()
+                if self.has_moved and route is not None and shard is not None and shard not in connection.verified:
+                    _verify(connection, shard, route, open_write)
+                result = operation(connection)
                 held.end(None)
                 return result
             except BaseException as error:
@@ -525,6 +584,15 @@ class NodePool:
                 except Exception:  # noqa: BLE001 - a closed connection raises a different error in each driver
                     _parent_connections.append(connection)
             os.close(null)
+
+
+def _verify(connection: Connection, shard: int, route: Route, open_write: ServerError | None) -> None:
+    try:
+        route.verify(connection, shard)
+    except ShardIdentityMismatch as error:
+        if open_write is None:
+            raise
+        raise outcome_unknown(open_write, str(error), open_write) from error
 
 
 def _next_check_s() -> float:

@@ -11,7 +11,7 @@ from typing import Final, NoReturn
 from schemaless.base.events import Event, Listener
 from schemaless.errors import BodyTooLarge, ServerError, ServerTimeout, ServerUnavailable
 from schemaless.wire.breaker import Breaker
-from schemaless.wire.errors import READ_ONLY, ConnectionLost, Deadlock, ReplyTimedOut, ServerReplaced
+from schemaless.wire.errors import ConnectionLost, Deadlock, ReadOnly, ReplyTimedOut, ServerReplaced
 from schemaless.wire.node import Node
 from schemaless.wire.route import Route, outcome_unknown, raise_if_moved
 from schemaless.wire.runtime import Runtime
@@ -106,8 +106,8 @@ class Retries:
         if isinstance(error, ServerReplaced):
             self._raise_if_moved(error, self.open_write)
             return self._attempts < ATTEMPTS
-        # Nothing was written, and the pool has discarded its connections. A failed COMMIT is a ``ConnectionLost``.
-        return error.code in READ_ONLY and self._attempts == 1 and not isinstance(error, ConnectionLost)
+        # Nothing was written. A failed COMMIT is a ``ConnectionLost``.
+        return isinstance(error, ReadOnly) and error.may_have_moved and self._attempts == 1
 
     def _raise_too_large(self, error: BodyTooLarge) -> NoReturn:
         lost = self.open_write

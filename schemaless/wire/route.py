@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from schemaless.errors import OutcomeUnknown, ServerError, ServerUnavailable
+from schemaless.wire.connection import Connection
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 
@@ -27,6 +28,14 @@ class Route(Protocol):
 
         Raises:
             ServerUnavailable: the catalog cannot be read.
+        """
+
+    def verify(self, connection: Connection, shard: int) -> None:
+        """Verify a shard's identity on a connection, and add it to ``Connection.verified``.
+
+        Raises:
+            DatabaseMissing: the database is missing.
+            ShardIdentityMismatch: the database is not this shard.
         """
 
 

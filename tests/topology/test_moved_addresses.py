@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -23,11 +24,12 @@ from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.membership import Timing
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.placement import shard_for
+from schemaless.wire import pool as pool_module
 from schemaless.wire.pool import NodePool
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on
 from tests.faults.proxy import Fault, Proxy
-from tests.promotion import caught_up, promoted, read_only
+from tests.promotion import caught_up, promoted, read_only, sql
 
 pytestmark = pytest.mark.mysql
 
@@ -95,6 +97,13 @@ def several_connections(store: Datastore, count: int) -> Iterator[None]:
             stack.enter_context(pool.connection(0))
     assert len(pool.idle) == count
     yield
+
+
+def reach(pool: NodePool, proxy: Proxy, primary: LocalServer, turn: int) -> None:
+    """Have the pool's next call look, and find the primary or, in turn 1, its replica."""
+    server = primary.replicas[0] if turn else primary
+    proxy.leads_to[str(primary.socket)] = str(server.socket)
+    pool.recheck_at_s = 0.0
 
 
 def pool_of(internals: Internals) -> NodePool:
@@ -254,6 +263,129 @@ def test_a_server_that_is_read_only_still_says_so(address, replicated):
                     store.put_cell(row, "BASE", 2, {"n": 2})
             assert store.get_cell_latest(row, "BASE").body == {"n": 1}
         assert store.put_cell(row, "BASE", 2, {"n": 2}).created
+
+
+def test_a_read_only_server_does_not_cost_readers_their_connections(address, replicated, monkeypatch):
+    """One new connection proves that the address still leads to it; further writes that fail discard none."""
+    monkeypatch.setattr(pool_module, "READ_ONLY_S", 3600)
+    row = row_of(0)
+    with schemaless.connect(address.url) as store, several_connections(store, 2), read_only(replicated):
+        pool, opened = pool_of(internals_of(store)), []
+        connect = pool.connect
+        monkeypatch.setattr(pool, "connect", lambda shard: opened.append(shard) or connect(shard))
+        for _ in range(3):
+            with pytest.raises(ServerRefused, match="read-only"):
+                store.put_cell(row, "BASE", 1, {"n": 1})
+            assert store.get_cell_latest(row, "BASE") is None
+        assert opened == [0]
+
+
+def test_an_address_that_balances_over_servers_settles(address, replicated, caplog):
+    """After the second return to a server, connections to each are used, and a single server ends that."""
+    row = row_of(0)
+    with schemaless.connect(address.url) as store:
+        store.put_cell(row, "BASE", 1, {"n": 1})
+        with caught_up(replicated):
+            shards, pool = internals_of(store).shards, pool_of(internals_of(store))
+        for turn in range(1, 12):
+            reach(pool, address.proxy, replicated, turn % 2)
+            assert store.get_cell_latest(row, "BASE").body == {"n": 1}
+            if turn == 3:
+                settled, changes = list(pool.idle), shards.routing.changes[0]
+        assert list(pool.idle) == settled
+        assert shards.routing.changes[0] == changes == 2
+        assert caplog.text.count("leads to another server than before") == 2
+        assert caplog.text.count("leads to several servers in turn") == 1
+
+        for server in pool._left_at_s:
+            pool._left_at_s[server] -= pool_module.BALANCED_S
+        pool.recheck_at_s = 0.0
+        assert store.get_cell_latest(row, "BASE").body == {"n": 1}
+        assert not pool.is_balanced
+        assert not set(settled) & set(pool.idle)
+
+
+def test_no_call_writes_to_a_server_on_which_its_shard_was_not_verified(address, replicated):
+    """Neither a call that began before the address moved, nor one on an address that leads to several servers."""
+    row = row_of(1)
+    foreign = f"UPDATE `{parse_url(address.url).database}_0001`.shard_identity SET shard_count = 4"
+    with schemaless.connect(address.url) as store:
+        shards, pool = internals_of(store).shards, pool_of(internals_of(store))
+        for shard in range(SHARDS):
+            store.put_cell(row_of(shard), "BASE", 1, {"n": 1})
+        began = shards.routing
+        address.move()
+        sql(replicated.replicas[0], foreign)
+        pool.recheck_at_s = 0.0
+        store.get_row(row_of(0))
+
+        wrote = []
+        pool.run(wrote.append, shard=0, writes=True, route=began)
+        with pytest.raises(schemaless.ShardIdentityMismatch):
+            pool.run(wrote.append, shard=1, writes=True, route=began)
+        assert len(wrote) == 1
+        for turn in (0, 1, 0, 1):
+            reach(pool, address.proxy, replicated, turn)
+            store.get_row(row_of(0))
+        assert pool.is_balanced
+        pool.close()
+        with pytest.raises(schemaless.ShardIdentityMismatch):
+            store.put_cell(row, "BASE", 1, {"n": 1})
+        reach(pool, address.proxy, replicated, 0)
+        pool.close()
+        assert store.get_row(row) == {}
+        with pytest.raises(ServerRefused, match="read-only"):
+            store.put_cell(row, "BASE", 1, {"n": 1})
+
+
+def test_a_replica_whose_address_moves_leaves_its_primary_alone(address, replicated):
+    """Its shards are verified there again; a call on that one server continues."""
+    url, _ = address.admin
+    (replica,) = replicated.replicas
+    proxy, row = Proxy([str(replica.socket)]), row_of(0)
+    with closing(proxy), schemaless.connect(address.url) as store:
+        before = store.put_cell(row, "BASE", 1, {"n": 1})
+        admin = proxy.urls[0].replace("root@", f"{parse_url(url).credentials.username}@")
+        nodes.add_replica(url, "cluster-1", admin)
+        shards = internals_of(store).shards
+        shards.router.look_at_s = 0.0
+        with caught_up(replicated):
+            assert store.get_cell_latest(row, "BASE", read_from="replica").body == {"n": 1}
+        node, kept = shards.node_of(0, "replica"), (shards.routing.changes, shards.routing.proven)
+        pool = shards.pool_for(node)
+        for turn in range(1, 6):
+            proxy.leads_to[str(replica.socket)] = str((replica, replicated)[turn % 2].socket)
+            pool.recheck_at_s = 0.0
+            assert shards.run_on(node, 0, lambda connection: connection.rows(b"SELECT 1")) == ((1,),)
+            assert (shards.routing.changes, shards.routing.proven) == kept
+            page = store.get_cells_for_shard(0, 0, read_from="replica")
+            assert [cell.added_id for cell in page.cells] == [before.added_id]
+        assert pool.is_balanced
+
+
+def test_a_call_on_one_server_follows_its_address(address):
+    """The catalog still names that server, so the call is made again instead of reporting another one."""
+    with schemaless.connect(address.url) as store:
+        shards, pool = internals_of(store).shards, pool_of(internals_of(store))
+        ask = partial(
+            shards.run_on, shards.node_of(0), 0, lambda connection: connection.rows(b"SELECT @@global.server_id")
+        )
+        before = ask()
+        address.move()
+        pool.recheck_at_s = 0.0
+        assert ask() != before
+
+
+def test_what_identifies_a_server_does_not_change(address, replicated):
+    """Other programs use UUID_SHORT, too, whose upper digits change after 16.7 million calls."""
+    with schemaless.connect(address.url) as store:
+        pool = pool_of(internals_of(store))
+        store.get_row(row_of(0))
+        before = pool.newest.server
+        sql(replicated, f"SELECT BENCHMARK({1 << 24}, UUID_SHORT())")
+        pool.recheck_at_s = 0.0
+        store.get_row(row_of(0))
+        assert pool.newest.server == before
 
 
 def test_a_recheck_that_fails_changes_nothing(address):

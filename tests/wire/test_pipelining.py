@@ -48,6 +48,9 @@ class Server:
             raise ServerError("it is down", node=self.node)
         return self
 
+    def is_verified(self, connection: Server, shard: int) -> bool:
+        return (connection, shard) == (self, 1)
+
     def give_back(self, slot: list[object]) -> None:
         self.held -= len(slot)
         slot.clear()

@@ -206,7 +206,25 @@ class Changes:
     def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
         """Return the result of ``work`` on the shard's server; repeat it on the new server if the shard moves."""
         self.shards.router.refresh_if_due()
-        return self.shards.follow(shard, read_from, lambda spot, _: work(spot))
+        return self.shards.follow(shard, read_from, lambda spot, _: self._on_one_server(spot, work))
+
+    def _on_one_server(self, spot: Spot, work: Callable[[Spot], T]) -> T:
+        """Return the result of ``work`` from one server, as what one replica shows may be missing on another.
+
+        Raises:
+            Elsewhere: the replica's address has moved in the meantime.
+        """
+        if spot.node == spot.primary:
+            return work(spot)
+        pool = self.shards.pool_for(spot.node)
+        if pool.is_balanced:
+            return work(spot._replace(node=spot.primary))
+        before = pool.newest
+        result = work(spot)
+        if before is not None and pool.newest is not None and pool.newest.server != before.server:
+            message = "the replica's address leads to another server than before; make the same call again"
+            raise Elsewhere(message, node=str(spot.node), shard=spot.shard, lost=None)
+        return result
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
         """Run ``operation`` on a server of the shard's cluster, using the spot's routing."""

@@ -59,16 +59,18 @@ class SettledIds:
     def __init__(self, shards: Shards) -> None:
         self.replica_wait_s: float = 1.0
         self._shards = shards
-        self._states: dict[_Place, _State] = {}
-        self._replica_marks: dict[tuple[_Place, Node], int] = {}
+        # By shard, so that the state of a former primary is dropped.
+        self._states: dict[int, tuple[_Place, _State]] = {}
+        self._replica_marks: dict[tuple[int, Node], tuple[_Place, str, int]] = {}
         self._warned = False
 
     def mark(self, spot: Spot) -> int:
         """Return the id up to which the spot's server is known to show every settled cell."""
         if spot.node == spot.primary:
-            state = self._states.get(spot.place)
-            return 0 if state is None else state.settled
-        return self._replica_marks.get((spot.place, spot.node), 0)
+            return self._state(spot).settled
+        place, server, mark = self._replica_marks.get((spot.shard, spot.node), (None, None, 0))
+        newest = self._shards.pool_for(spot.node).newest
+        return mark if place == spot.place and newest is not None and newest.server == server else 0
 
     def settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
         """Return the id up to which the spot's server shows every settled cell; if it is below ``wanted``, also why."""
@@ -82,19 +84,21 @@ class SettledIds:
             return mark, held
         # Read after the ids were settled, so the position includes all of those transactions.
         position = self._ask(spot, spot.primary, gtid_position)
-        arrived = self._ask(
-            spot, spot.node, lambda connection: wait_for_gtid(connection, position, self.replica_wait_s)
+        arrived, server = self._ask(
+            spot,
+            spot.node,
+            lambda connection: (wait_for_gtid(connection, position, self.replica_wait_s), connection.server),
         )
         if not arrived:
             return mark, f"replica {spot.node} lags behind {spot.primary}"
-        self._replica_marks[spot.place, spot.node] = settled
+        self._replica_marks[spot.shard, spot.node] = spot.place, server, settled
         return settled, held
 
     def _settle_on_primary(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
-        state = self._states.get(spot.place, _State())
+        state = self._state(spot)
         if state.settled < wanted:
             state = self._observe(spot, state)
-            self._states[spot.place] = state
+            self._states[spot.shard] = spot.place, state
         if state.settled >= wanted:
             return state.settled, None
         if state.waiting:
@@ -125,7 +129,11 @@ class SettledIds:
 
     def forget(self, spot: Spot) -> None:
         """Discard the state of a shard whose cells were lost."""
-        self._states.pop(spot.place, None)
+        self._states.pop(spot.shard, None)
+
+    def _state(self, spot: Spot) -> _State:
+        place, state = self._states.get(spot.shard, (None, None))
+        return state if state is not None and place == spot.place else _State()
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
         return self._shards.run_at(spot._replace(node=node), operation)

@@ -153,9 +153,9 @@ class _Listener:
             self._thread.join(_FIRST_PAUSE_S)
 
     def leave_old_server(self) -> None:
-        """Reconnect if the address has since led another connection to another server."""
+        """Reconnect if the address has since led another connection to another server, unless it always does."""
         reader, newest = self._reader, self._pool.newest
-        if reader is None or newest is None:
+        if reader is None or newest is None or self._pool.is_balanced:
             return
         if newest.server != reader.facts.server and newest.connected_at_s > reader.facts.connected_at_s:
             reader.cut()

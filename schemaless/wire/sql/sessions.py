@@ -47,10 +47,11 @@ NO_CLAIM: Final = b"NULL"
 """Placeholder for connections that need no claim."""
 
 
-SERVER: Final = b"CONCAT_WS('|', @@hostname, @@port, @@datadir, UUID_SHORT() >> 24)"
-"""Expression that tells running servers apart, on MySQL and MariaDB; it changes when a server is restarted.
+SERVER: Final = b"CONCAT_WS('|', @@hostname, @@port, @@datadir, @@global.server_id /*!80000 , @@server_uuid */)"
+"""Expression that tells servers apart, on MySQL and MariaDB; a restart does not change it.
 
-``UUID_SHORT`` begins with the server's id and start time. A ``server_uuid`` exists only on MySQL, and copies share it.
+Servers that replicate from each other have different ids, even if containers give them the same host name and folder.
+MariaDB, which has no ``server_uuid``, skips comments with this version.
 """
 
 
