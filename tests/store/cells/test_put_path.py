@@ -25,12 +25,12 @@ from schemaless.store.cells.writing import EncodedCell
 PACKAGE = Path(schemaless.__file__).parent
 
 FILES = {
-    "datastore.py",
+    "store/datastore.py",
     "codec/envelope.py",
     "codec/messagepack.py",
     "codec/compressors.py",
-    "cells/writing.py",
-    "cells/sql.py",
+    "store/cells/writing.py",
+    "store/cells/sql.py",
     "wire/sql/parts.py",
     "wire/connection.py",
 }
