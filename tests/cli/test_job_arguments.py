@@ -34,6 +34,7 @@ VALUES = {
     "--max-pause": OVER_0,
     "--give-up": OVER_0,
     "--lag-timeout": NUMBER,
+    "--stop-timeout": NUMBER,
     "--free-bytes": ("-1", "nan", "inf", "1e300", "1e400", "", "much", "9" * 5_000),
     "--max-lag": OVER_0,
     "--max-threads-running": FROM_1,
