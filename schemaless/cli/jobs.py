@@ -83,7 +83,7 @@ workers_option: Final = click.option(
 stop_option: Final = click.option(
     "--stop-timeout",
     "stop_s",
-    type=FiniteRange(min=0),
+    type=FiniteRange(min=0, max=86_400),
     default=STOP_S,
     show_default=True,
     metavar="SECONDS",
