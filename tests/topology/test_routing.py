@@ -373,7 +373,7 @@ def test_every_topology_change_replaces_the_token(client, url, admin_url):
         before.clusters[1], nodes=(*before.clusters[1].nodes, Node("replica", socket="/tmp/no.sock"))
     )
     with schemaless.connect(admin_url) as admin:
-        write_cluster(internals_of(admin).catalog, before, cluster)
+        write_cluster(internals_of(admin).catalog, before, cluster, {})
 
     assert first is not None
     assert len(first) == len(token()) == 16
