@@ -159,7 +159,11 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
 def test_a_terminal_that_is_closed_ends_a_run_with_its_workers(start, tmp_path, fresh_store, new_row, eventually):
     """The signal reaches all of them; a call that outlasts the time to stop is killed."""
     fresh_store.put_cell(new_row(), "BASE", 1, {"long": 1})
-    process = start("--stop-timeout", "0.1")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the suite may run under nohup, which programs respect
+    try:
+        process = start("--stop-timeout", "0.1")
+    finally:
+        signal.signal(signal.SIGHUP, before)
     eventually(lambda: (tmp_path / "kept.called").exists(), "the call has begun")
     workers = workers_of(process)
     for pid in (*workers, process.pid):
