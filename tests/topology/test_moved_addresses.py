@@ -90,7 +90,7 @@ def row_of(shard: int) -> uuid.UUID:
 
 @contextmanager
 def several_connections(store: Datastore, count: int) -> Iterator[None]:
-    """Have several connections open in the pool of shard 0's server, and idle."""
+    """Leave several idle connections in the pool of shard 0's server."""
     pool = pool_of(internals_of(store))
     with ExitStack() as stack:
         for _ in range(count):
@@ -100,7 +100,7 @@ def several_connections(store: Datastore, count: int) -> Iterator[None]:
 
 
 def reach(pool: NodePool, proxy: Proxy, primary: LocalServer, turn: int) -> None:
-    """Have the pool's next call look, and find the primary or, in turn 1, its replica."""
+    """Make the pool's next call check its address, which leads to the primary or, in turn 1, its replica."""
     server = primary.replicas[0] if turn else primary
     proxy.leads_to[str(primary.socket)] = str(server.socket)
     pool.recheck_at_s = 0.0

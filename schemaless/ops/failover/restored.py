@@ -2,8 +2,8 @@
 
 A catalog that was restored on another server still names the servers of the original, so opening it is refused
 (``CatalogEntry.require_home``). The steps here are: checks, which read the new servers only; erasures, repeated while
-nobody else can open the datastore; claims on the new servers; the new servers in the catalog, in one transaction. If a
-call is interrupted before that transaction, the catalog is still refused, and the call can be repeated.
+no other program can open the datastore; claims on the new servers; the new servers in the catalog, in one transaction.
+If a call is interrupted before that transaction, the catalog is still refused, and the call can be repeated.
 """
 
 from __future__ import annotations

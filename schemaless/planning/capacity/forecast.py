@@ -58,7 +58,7 @@ _FEWEST_CERTAIN_DAYS: Final = 7
 """Shortest horizon of a forecast; if the intervals of more days are too wide, there is none."""
 
 _UNCERTAIN: Final = (
-    "the growth cannot be forecast yet: the measured days differ so much that the interval of their total would span a "
+    "the growth cannot be forecast yet: daily growth varied too much; the interval of the total would span a "
     f"factor of more than {MOST_TIMES:.0f}"
 )
 

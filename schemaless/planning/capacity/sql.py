@@ -64,7 +64,7 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
 
 
 def select_superseded(database: str, after: int, up_to: int, versions_kept: Iterable[int]) -> bytes:
-    """Select, by column of a range, the total body bytes and those in cells with at least so many newer versions."""
+    """Select the body bytes of each column in a range: all, and those in cells with at least N newer versions, by N."""
     newer = (
         b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
         b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "

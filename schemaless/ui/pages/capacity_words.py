@@ -127,7 +127,7 @@ def horizon_text(outlook: DiskOutlook) -> str:
     horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
     if horizon < min(HISTORY_TIMES * measured, MOST_DAYS):
         return (
-            f"The forecast covers only {horizon:,} days: the measured days differ so much that the 80 % interval of "
+            f"The forecast covers only {horizon:,} days: daily growth varied too much; the 80 % interval of "
             f"more days would span a factor of over {MOST_TIMES:.0f}."
         )
     length = f"{HISTORY_TIMES} times the {measured:,} days measured"

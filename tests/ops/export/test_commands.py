@@ -83,7 +83,7 @@ def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_u
 
 
 def test_a_damaged_manifest_is_written_again_once_it_is_deleted(put, invoke, follow_url, tmp_path):  # noqa: F811
-    """The error says so; the files are kept, and the status is not green meanwhile."""
+    """The error says so; the files are kept, and until then the status is not green."""
     put(8)
     arguments = ("export", "parquet", "--to", tmp_path / "lake", "--column", "BASE")
     assert invoke(*arguments, url=follow_url).code == 0

@@ -158,7 +158,7 @@ class Watched:
         return counted
 
     def is_untouched(self) -> bool:
-        """Return True if nobody has connected, and every row of every table is as it was."""
+        """Return True if no connection was made, and no row of any table has changed."""
         connections = self._count()
         return (
             connections == self._connections
@@ -190,7 +190,7 @@ REFUSED = [
 
 
 def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell, name, servers, drill, flavour, invoke):  # noqa: F811
-    """The page's commands, literally; until 'topology restored', everything is refused and connects to nobody."""
+    """The page's commands, literally; until 'topology restored', every call is refused and makes no connection."""
     shell.run("Backing up", "catalog.sql")
     subject, late = ROWS[:2]
     with schemaless.connect(url) as store:
