@@ -46,13 +46,13 @@ def descriptions(folder: Path) -> list[Description]:
 
 def require_ours(folder: Path) -> None:
     """Raise LocalServerError if the folder contains anything other than private servers."""
-    if not (folder / MARKER).is_file():
-        content = sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".gitignore"))
-        if content:
-            named = ", ".join(content[:3]) + (", ..." if len(content) > 3 else "")
-            raise LocalServerError(
-                f"{folder} contains other files ({named}); choose a --folder that is empty or does not exist"
-            )
+    content = sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".gitignore"))
+    # The marker is looked for last: another command may be creating it and the servers.
+    if content and not (folder / MARKER).is_file():
+        named = ", ".join(content[:3]) + (", ..." if len(content) > 3 else "")
+        raise LocalServerError(
+            f"{folder} contains other files ({named}); choose a --folder that is empty or does not exist"
+        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 from schemaless.errors import LocalServerError
 from schemaless.local import binaries, processes, servers, starting
 from schemaless.local import free_space as space
-from schemaless.local.folder import MARKER
+from schemaless.local.folder import MARKER, require_ours
 from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
 from tests.foreign import FLAVOURS
@@ -117,6 +117,21 @@ def test_up_twice_at_once_starts_one_server_per_folder(folder):
     assert len({out for out, _ in outputs}) == 1
     assert [state.state for state in states] == ["running", "running"]
     assert all(len(processes.processes_on(state.folder / "data")) == 1 for state in states)
+
+
+def test_a_folder_that_another_command_just_marked_is_ours(folder, monkeypatch):
+    """A folder that has no marker yet may get it, and a server, while its contents are listed."""
+    folder.mkdir()
+    listed = Path.iterdir
+
+    def marked_first(path):
+        (path / MARKER).write_text("{}")
+        (path / "server-1").mkdir()
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", marked_first)
+
+    require_ours(folder)
 
 
 def test_stale_pid_file_of_another_process_is_seen_through(folder):
