@@ -20,7 +20,9 @@ pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "schemaless/**/*.md", "migrations/*.md") for path in ROOT.glob(pattern)
+    path
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/logs/*.md", "schemaless/**/*.md", "migrations/*.md")
+    for path in ROOT.glob(pattern)
 )
 WITH_EXAMPLES = sorted(
     path

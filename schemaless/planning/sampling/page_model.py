@@ -93,7 +93,7 @@ MYSQL_COPIED: Final = Layout(15_680, 16_327, 0, 6, 413, split_pages=0.5)
 MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 MYROCKS: Final = Layout(0, 0, 0, 0, 0, row_share=1.0, key_share=0.4)
 """Layout assumed for MyRocks until a server has stored enough cells: codecs have already compressed the bodies, and a
-compressed entry of cell_key consists mostly of the 16 random bytes of its row_key (docs/benchmarks/engines.md)."""
+compressed entry of cell_key consists mostly of the 16 random bytes of its row_key (benchmarks/logs/engines.md)."""
 
 
 @dataclass(frozen=True, slots=True)

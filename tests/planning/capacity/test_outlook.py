@@ -106,7 +106,7 @@ def test_bodies_of_half_a_page_take_much_more_than_shorter_ones():
     ],
 )
 def test_disk_bytes_agree_with_measured_tables(layout, body_bytes, rows, file_bytes):
-    """Within 5 % of the 200 MB tables in docs/benchmarks/space.md, which include a fixed cost of some MB."""
+    """Within 5 % of the 200 MB tables in benchmarks/logs/space.md, which include a fixed cost of some MB."""
     drawn = sum(disk_bytes(body_bytes * share, layout=layout) for share in (0.97, 0.98, 0.99, 1)) / 4
 
     assert drawn * rows == pytest.approx(file_bytes, rel=0.05)
