@@ -109,6 +109,18 @@ def test_tests_that_a_page_names_exist(page):
     assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - defined() == set()
 
 
+def test_every_promise_has_a_test_and_every_guarantee_is_a_promise():
+    """The last column of docs/guarantees.md has the ids that tests are marked with."""
+    table = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    promised = re.findall(r"^\| \*\*.*\| `([a-z-]+)` \|$", table, re.MULTILINE)
+    guarantee = re.compile(r"^(?:@|pytestmark = .*)pytest\.mark\.guarantee\((.+?)\)", re.MULTILINE)
+    tests = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    marked = {name for names in guarantee.findall(tests) for name in re.findall(r'"(.+?)"', names)}
+
+    assert len(promised) == len(set(promised)) > 100
+    assert marked == set(promised)
+
+
 BY_HAND = [page for page in PAGES if reference.FOLDER not in page.parents and page.name != "CHANGELOG.md"]
 
 

@@ -63,6 +63,7 @@ def test_many_tasks_share_few_connections(fresh_url: str, new_row: Callable[[], 
     run(main())
 
 
+@pytest.mark.guarantee("aio-one-loop")
 @pytest.mark.mysql
 @LOOPS
 def test_another_event_loop_is_refused(fresh_url: str, run: Any) -> None:
@@ -120,6 +121,7 @@ loop.close()
 """
 
 
+@pytest.mark.guarantee("aio-one-loop")
 @pytest.mark.mysql
 def test_a_forked_child_has_its_own_loop_and_connections(fresh_url: str) -> None:
     """The child opens its own connections, and the parent keeps using its loop and connections."""
@@ -235,6 +237,7 @@ def test_a_slot_that_does_not_become_free_in_time_is_an_error(fresh_url: str, by
     asyncio.run(main())
 
 
+@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
 @pytest.mark.once
 def test_a_slot_goes_to_the_longest_waiter_and_back_if_that_is_cancelled() -> None:
     """A task that is cancelled after it was given a slot, and before it runs, returns it."""
@@ -286,6 +289,7 @@ def test_waiters_that_time_out_or_are_cancelled_are_forgotten() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.guarantee("aio-loop")
 @pytest.mark.once
 def test_waiting_outside_of_a_call_is_an_error() -> None:
     """Code that would block the loop fails instead."""
@@ -299,6 +303,7 @@ def test_waiting_outside_of_a_call_is_an_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.guarantee("aio-loop")
 @pytest.mark.mysql
 def test_concurrent_tasks_fetch_a_dictionary_once(
     accounts: Accounts, fresh_url: str, new_row: Callable[[], uuid.UUID], monkeypatch: pytest.MonkeyPatch
@@ -329,6 +334,7 @@ def test_concurrent_tasks_fetch_a_dictionary_once(
     assert fetched == [made.id]
 
 
+@pytest.mark.guarantee("aio-loop")
 @pytest.mark.mysql
 def test_nothing_blocks_the_loop(loopback: Any, by_hand: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """DNS and certificates are read in other threads, and no sleep of a thread is used."""

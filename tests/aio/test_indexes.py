@@ -25,6 +25,7 @@ from tests.store.indexes.test_indexes import (  # noqa: F401 - collected here
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
 def test_a_query_cancelled_at_any_await_leaves_no_trace(kept, fresh_url, fresh_store, new_row):  # noqa: F811
     """Queries hold connections to several servers at a time; each is closed or returned."""
     rows = [new_row() for _ in range(12)]

@@ -40,6 +40,7 @@ def test_both_clients_have_the_same_public_names(kind, other):
     assert list(public(other)) == list(public(kind))
 
 
+@pytest.mark.guarantee("aio-parity")
 @pytest.mark.parametrize(("blocking", "counterpart"), METHODS)
 def test_signatures_and_summaries_are_in_step(blocking: Callable[..., Any], counterpart: Callable[..., Any]):
     """Calls are coroutines, iterators are asynchronous, and the first line of the docstring is the same."""

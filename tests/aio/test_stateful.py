@@ -10,6 +10,7 @@ from tests.store.cells.test_stateful import agree
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
+@pytest.mark.guarantee("aio-parity")
 def test_the_asyncio_client_agrees_with_a_plain_dict(
     fresh_store, tail_store, fresh_url, migrate_store, erase_store, admin_url, by_hand
 ):

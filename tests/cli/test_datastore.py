@@ -107,6 +107,7 @@ def test_url_without_a_datastore_is_exit_2(invoke, server_urls, command):
     assert "the URL names no datastore" in result.err
 
 
+@pytest.mark.guarantee("upgrade-failed-shard")
 def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     """All current: 0. A shard that lacks its revision: 1 and its name. An upgrade that fails there: 1, and the rest."""
     current = invoke("schema", "status", "--json", url=admin_url)
@@ -144,6 +145,7 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert list(failed_json.json["failed"]) == [database]
 
 
+@pytest.mark.guarantee("upgrade-failed-shard")
 def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_store, by_hand, admin_url):
     """A database that is gone, a revision of a later version: named with the reason, the others are done."""
     gone, later, none = (internals_of(fresh_store).shards.database(shard) for shard in (0, 1, 2))

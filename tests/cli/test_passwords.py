@@ -27,7 +27,7 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.guarantee("passwords")]
 
 TOKEN = secrets.token_hex(12)
 """The part that is looked for; it looks the same in a URL, in SQL and in JSON."""

@@ -34,6 +34,7 @@ def erased(store) -> int:
     return sum(isinstance(cell.body, Erased) for shard in range(store.shard_count) for cell in store.iter_shard(shard))
 
 
+@pytest.mark.guarantee("retention-exact")
 def test_a_policy_is_set_planned_and_run(invoke, filled, fresh_store, erase_url, fresh_url):
     """From the policy to the space freed; held rows stay, and nothing is erased without --execute."""
     held = str(filled[0].row_key)

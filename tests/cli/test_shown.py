@@ -19,6 +19,8 @@ from schemaless.ui.pages import capacity_csv
 from schemaless.ui.terminal import output
 from schemaless.ui.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
+pytestmark = pytest.mark.guarantee("terminal-text")
+
 OBEYED = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 TURNING = list("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 ALL = "".join([*OBEYED, *TURNING, "\u200e\u200f\u061c\u2028\u2029\udc9b"])

@@ -111,6 +111,7 @@ for package, names in {"ormsgpack": ("Ext", "Fragment"), "orjson": ("Fragment",)
     STRANGERS.extend(wrap(5, b"\x01") if wrap.__name__ == "Ext" else wrap(b"1") for wrap in wrappers if wrap)
 
 
+@pytest.mark.guarantee("exact-documents")
 @BOUNDED
 @given(MODEL)
 def test_encode_document_in_every_codec_round_trips(document: Any) -> None:
@@ -123,6 +124,7 @@ def test_encode_document_in_every_codec_round_trips(document: Any) -> None:
             check_canonical(body)
 
 
+@pytest.mark.guarantee("exact-documents")
 @BOUNDED
 @given(MODEL)
 def test_dumps_is_the_same_on_both_engines(document: Any) -> None:

@@ -227,6 +227,7 @@ def test_decode_zstd_frame_without_its_size_reads_but_is_not_canonical(engine: E
             check_canonical(enveloped(0x12, frame))
 
 
+@pytest.mark.guarantee("bounded-memory")
 @pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("compress", [zlib.compress, zstandard.compress])
 def test_decoding_a_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:

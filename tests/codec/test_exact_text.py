@@ -21,6 +21,7 @@ from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, FAST, MODEL, agree
 pytestmark = pytest.mark.once  # each test names its engine
 
 
+@pytest.mark.guarantee("export-exact")
 @BOUNDED
 @given(ANY_DOCUMENT)
 def test_exact_text_is_the_same_with_both_engines_and_reads_back(document):

@@ -66,6 +66,7 @@ def test_open_lines_of_a_line_that_is_too_long_names_it(
         next(whole)
 
 
+@pytest.mark.guarantee("bounded-memory")
 def test_open_lines_of_one_huge_line_takes_bounded_memory() -> None:
     """Half a megabyte of gzip that holds one line of 500 MB ends in an error that names the line."""
     packer = io.BytesIO()

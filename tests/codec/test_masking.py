@@ -45,6 +45,7 @@ def content(values: Values, codec: str = "msgpack+zstd") -> bytes:
     return train(cells, codec_named(codec), sizes=(4_096,), values=values).dictionary.content
 
 
+@pytest.mark.guarantee("dictionary-values")
 @pytest.mark.parametrize("codec", ["msgpack+zstd", "json+zstd", "packed+zstd"])
 def test_a_dictionary_holds_no_value_by_default(codec: str) -> None:
     """Keys are in it; a value of every row, of some rows, and a key that is data, are not. The control has them."""
@@ -57,6 +58,7 @@ def test_a_dictionary_holds_no_value_by_default(codec: str) -> None:
     assert SURNAME.encode() in real
 
 
+@pytest.mark.guarantee("dictionary-values")
 def test_common_values_are_those_of_many_rows() -> None:
     """What two in a hundred rows hold stays, so it says nothing about one of them; the rest is masked."""
     common = content("common")

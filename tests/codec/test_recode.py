@@ -35,6 +35,7 @@ KEPT = {
 }
 
 
+@pytest.mark.guarantee("mixed-codecs")
 @each("source, target", itertools.product(codec_names(), codec_names()))
 def test_recode_between_all_codecs_keeps_the_document(source: str, target: str, engine: Engine) -> None:
     """Any codec goes to any other, is found there, and a second run changes nothing."""
@@ -205,6 +206,7 @@ def altered(document: Any) -> Any:
     return {**document, "fare": {"total": 12.5, "tip": 0.0}}
 
 
+@pytest.mark.guarantee("migrate-lossless")
 @pytest.mark.shared  # it names its engine
 @each("source, target", itertools.permutations(codec_names(), 2))
 def test_recode_with_a_faulty_writer_is_found_out(

@@ -56,6 +56,7 @@ def test_a_tombstone_stays_in_every_codec(engine: Engine) -> None:
         assert recode(tombstone(17), codec, engine=engine) == (tombstone(17), None, True)
 
 
+@pytest.mark.guarantee("tombstone-refused")
 def test_a_damaged_tombstone_is_refused(engine: Engine) -> None:
     """Any flipped bit, any cut, and any byte more."""
     body = tombstone(17)

@@ -26,7 +26,7 @@ from schemaless.codec.values import MAX_VALUES, messagepack_exceeds, text_exceed
 from schemaless.errors import BodyTooLarge, TooManyValues, UnreadableLegacy
 from tests.cases import each
 
-pytestmark = pytest.mark.once  # each test names its engine
+pytestmark = [pytest.mark.once, pytest.mark.guarantee("bounded-memory")]  # each test names its engine
 
 TEXT = st.text(st.sampled_from(',:[]{}"\\ \u00e9\U0001f6950'), max_size=6) | st.text("x", min_size=31, max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT

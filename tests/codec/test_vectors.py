@@ -166,6 +166,7 @@ def test_recode_kept_vector_to_legacy_gives_its_text_back(name: str, engine: Eng
     assert recoded.body == text_of(name)
 
 
+@pytest.mark.guarantee("corruption-detected")
 @pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) -> None:
@@ -178,6 +179,7 @@ def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) ->
             decode_body(bytes(damaged), dictionaries=DICTIONARIES, engine=engine)
 
 
+@pytest.mark.guarantee("corruption-detected")
 @pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
@@ -188,6 +190,7 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
             decode_body(body[:length], dictionaries=DICTIONARIES, engine=engine)
 
 
+@pytest.mark.guarantee("corruption-detected")
 @pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_with_trailing_bytes_raises(name: str, engine: Engine) -> None:

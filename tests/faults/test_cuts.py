@@ -77,6 +77,7 @@ def test_a_call_that_gets_no_connection_did_nothing(proxy, store, call):
     assert error_of(lambda: does(store)) is None
 
 
+@pytest.mark.guarantee("retries")
 @pytest.mark.parametrize("at", ["random byte", "no reply", "reply random"])
 @pytest.mark.parametrize("call", READS)
 def test_a_read_that_is_cut_once_is_repeated(proxy, store, call, at):
@@ -147,6 +148,7 @@ def test_a_transaction_whose_commit_is_refused_is_not_left_open_for_others(proxy
     assert len(list(store.get_versions(row, "STATUS"))) == 1
 
 
+@pytest.mark.guarantee("outcome-known")
 def test_a_transaction_whose_commit_is_refused_every_time_is_an_unknown_outcome(proxy, store, row):
     """And put_cell with its key settles it, as the error says."""
     proxy.arm([Fault("COMMIT", "before", "refuse")] * 60)

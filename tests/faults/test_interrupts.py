@@ -90,6 +90,7 @@ def pools_of(store: Datastore) -> list[NodePool]:
     return [internals_of(store).shards.pool_for(cluster.primary) for cluster in internals_of(store).topology.clusters]
 
 
+@pytest.mark.guarantee("reply-owner")
 @pytest.mark.parametrize("cold", [False, True])
 def test_an_exception_at_any_line_arrives_unchanged_and_leaves_the_pool_sound(store, cold):
     """Of the driver or of the library: no wrong answer, no lost slot, no open transaction, no error replaced.
@@ -103,6 +104,7 @@ def test_an_exception_at_any_line_arrives_unchanged_and_leaves_the_pool_sound(st
     assert min(count.values()) >= 4
 
 
+@pytest.mark.guarantee("reply-owner")
 def test_alarms_at_any_moment_arrive_unchanged_and_leave_the_pool_sound(store):
     """Real signals, whose handler raises: a cut of what benchmarks/interrupts.py does."""
     found = by_alarms(store, 150, seed=5)
@@ -122,6 +124,7 @@ def test_alarms_beside_threads_of_the_same_pool_do_not_disturb_them(root_url):
         assert [pool.slots.free() for pool in pools_of(wide)] == [8, 8]
 
 
+@pytest.mark.guarantee("reply-owner")
 def test_alarms_in_forked_children_arrive_unchanged(store):
     """Each child connects anew; none reads a reply of its parent's, or of another child's."""
     found = in_children(lambda seed: by_alarms(store, 30, seed=seed), range(2)) + by_alarms(store, 10, seed=7)
@@ -130,6 +133,7 @@ def test_alarms_in_forked_children_arrive_unchanged(store):
     assert set(found) <= set(TOLD), found
 
 
+@pytest.mark.guarantee("signal-handlers")
 @pytest.mark.parametrize("raised", [TimeIsUp, RuntimeError, TimeoutError("mine"), ConnectionResetError(104, "mine")])
 def test_append_ended_by_a_handler_raises_the_handlers_own_error(store, new_row, monkeypatch, raised):
     """Neither ROLLBACK's failure nor a driver's word takes its place, and the connection is not used again."""
@@ -154,6 +158,7 @@ def test_append_ended_by_a_handler_raises_the_handlers_own_error(store, new_row,
     assert store.append_cell(row, "BASE", 2).key.ref_key == 1
 
 
+@pytest.mark.guarantee("signal-handlers")
 def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_interrupt(store, row):
     """What the caller was handling is in the chain of each later error, and is not its reason."""
     shard = store.shard_of(row)
@@ -170,6 +175,7 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
             internals_of(store).shards.run(shard, die)
 
 
+@pytest.mark.guarantee("reply-owner")
 def test_a_slot_lost_by_an_interrupt_is_replaced(store):
     """An interrupt between taking a slot and using it would lose the slot."""
     (pool, *_) = pools_of(store)
@@ -181,6 +187,7 @@ def test_a_slot_lost_by_an_interrupt_is_replaced(store):
         pytest.fail("a third connection of two")
 
 
+@pytest.mark.guarantee("signal-handlers")
 @pytest.mark.parametrize("raised", [TimeIsUp, KeyboardInterrupt])
 def test_an_exception_of_a_signal_handler_ends_the_call(store, row, raised):
     """A time limit of the caller's is not taken for a lost connection; the reply that comes later is discarded."""
@@ -249,6 +256,7 @@ def test_a_handlers_error_while_a_socket_is_closed_arrives(store, row, monkeypat
     assert not connection._raw.open
 
 
+@pytest.mark.guarantee("signal-handlers")
 def test_a_handlers_error_while_one_address_is_tried_does_not_go_on_to_the_next(store, monkeypatch):
     """TimeoutError is an OSError, and Python's own socket.create_connection takes it for an address's."""
     tried = []

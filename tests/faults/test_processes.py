@@ -69,6 +69,7 @@ def everything(store: Datastore) -> dict[schemaless.CellKey, object]:
 # ---- threads
 
 
+@pytest.mark.guarantee("threads-and-forks")
 def test_threads_share_one_datastore(store, new_row):
     """Puts, batches, appends, gets and scans at once: each thread reads its own, and in the end all of it is there."""
     own = [[new_row() for _ in range(6)] for _ in range(THREADS)]
@@ -105,6 +106,7 @@ def test_threads_share_one_datastore(store, new_row):
     assert [cell.ref_key for cell in store.get_versions(common, "LOG", descending=False)] == list(range(1, 97))
 
 
+@pytest.mark.guarantee("threads-and-forks")
 def test_threads_read_their_own_replies_while_connections_break(servers, new_row, monkeypatch):
     """Faults hit any process; no caller gets another's reply, and every error is the library's and true."""
     monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
@@ -175,6 +177,7 @@ def in_child(work: Callable[[], object]) -> Callable[[], Any]:
     return wait
 
 
+@pytest.mark.guarantee("threads-and-forks")
 def test_a_forked_child_and_its_parent_both_continue(store, new_row):
     """On connections of their own, by the server's numbers; the parent's are the same after the child has gone."""
     ours, theirs = new_row(), new_row()
@@ -246,6 +249,7 @@ def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
     assert (ended.stderr, ended.stdout, ended.returncode) == ("", "as before\n", 0)
 
 
+@pytest.mark.guarantee("threads-and-forks")
 def test_a_fork_during_calls_of_other_threads_does_not_disturb_them(store, new_row):
     """Threads hold every connection and wait for more; the child neither hangs nor speaks on what they hold."""
     row = new_row()

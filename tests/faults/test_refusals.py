@@ -83,6 +83,7 @@ def store(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datastore]:
         yield opened
 
 
+@pytest.mark.guarantee("own-errors")
 def test_every_call_is_driven_here():
     """A new call of the datastore or of its internals must be added to these tests."""
     public = {name for name in dir(Datastore) + dir(Internals) if not name.startswith("_")}
@@ -185,6 +186,7 @@ CONDITIONS = {
 }
 
 
+@pytest.mark.guarantee("own-errors")
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_every_call_reports_a_refusal_until_its_cause_ends(admin, store, name):
     """The same datastore object works again as soon as the cause is gone."""
@@ -276,6 +278,7 @@ def test_a_lock_that_is_not_granted_is_retryable(server, store, row):
         assert single.put_cell(row, "BASE", 1, "mine").created
 
 
+@pytest.mark.guarantee("outcome-known")
 @pytest.mark.parametrize("call", ["put_cell", "append_cell"])
 def test_a_write_ended_by_kill_query_wrote_nothing(flavour, server, admin, store, row, call):
     """The administrator's word counts: it is not tried again by itself, and may be by the caller."""
@@ -360,6 +363,7 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
         internals_of(store).shards.run(0, operation, writes=True)
 
 
+@pytest.mark.guarantee("retries")
 def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, store, new_row, monkeypatch):
     """A real deadlock: the one that the server ends is repeated silently."""
     met = []
@@ -429,6 +433,7 @@ def test_a_full_disk_is_reported_and_reads_continue(admin, server):
         assert [cell.body for cell in store.iter_shard(0)] == [noise[number] for number in written]
 
 
+@pytest.mark.guarantee("own-errors")
 def test_every_call_reports_a_server_that_was_shut_down(admin, server, url):
     """Nobody waits, nothing was written, and it may be tried again."""
     store = schemaless.connect(url)

@@ -25,6 +25,7 @@ def harness(servers: list[LocalServer], accounts: Accounts) -> Iterator[Harness]
         harness.close()
 
 
+@pytest.mark.guarantee("outcome-known")
 @pytest.mark.parametrize("first", range(0, 150, 30))
 def test_whatever_breaks_results_and_errors_are_true(harness, first):
     """Each cell is there once or the error says what is known; the datastore works on, and no reply is another's."""

@@ -61,6 +61,7 @@ def test_connect_to_a_host_that_does_not_answer_ends_at_connect_timeout():
     assert caught.value.node == f"127.0.0.1:{port}"
 
 
+@pytest.mark.guarantee("waits-bounded")
 def test_connect_to_a_server_that_never_speaks_ends_at_connect_timeout():
     """Accepted is not connected: the greeting and the login are waited for no longer than that."""
     with listener(8) as silent, within():
@@ -128,6 +129,7 @@ def test_a_login_that_is_never_answered_ends_at_connect_timeout(proxy, url, wher
         schemaless.connect(url, connect_timeout_s=SHORT_S, read_timeout_s=LONG_S)
 
 
+@pytest.mark.guarantee("waits-bounded")
 @pytest.mark.mysql
 @ONE_KIND
 def test_a_read_whose_reply_does_not_come_ends_at_read_timeout(proxy, store, row):
@@ -158,6 +160,7 @@ def test_a_write_whose_reply_does_not_come_is_repeated_after_read_timeout(proxy,
     assert put.added_id == store.get_cell(row, "BASE", 1).added_id
 
 
+@pytest.mark.guarantee("outcome-known")
 @pytest.mark.mysql
 @ONE_KIND
 def test_a_write_that_is_never_answered_is_an_unknown_outcome_in_the_end(proxy, store, row):
@@ -170,6 +173,7 @@ def test_a_write_that_is_never_answered_is_an_unknown_outcome_in_the_end(proxy, 
     assert not store.put_cell(row, "BASE", 1, "there").created
 
 
+@pytest.mark.guarantee("waits-bounded")
 @pytest.mark.mysql
 @ONE_KIND
 def test_a_peer_that_stops_reading_ends_a_write_at_write_timeout(proxy, url, row, monkeypatch):
@@ -189,6 +193,7 @@ def test_a_peer_that_stops_reading_ends_a_write_at_write_timeout(proxy, url, row
         assert store.get_row(row) == {}
 
 
+@pytest.mark.guarantee("waits-bounded")
 @pytest.mark.mysql
 @ONE_KIND
 def test_a_pool_with_nothing_free_ends_at_its_timeout(proxy, url):

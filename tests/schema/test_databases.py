@@ -158,6 +158,7 @@ def test_interrupted_upgrade_can_be_continued(new_name, accounts, admin_urls, by
     assert all(state.current for state in schema_status(parse_url(admin_url)))
 
 
+@pytest.mark.guarantee("shard-identity")
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

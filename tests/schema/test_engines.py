@@ -84,6 +84,7 @@ def test_a_server_without_myrocks_is_refused(admin_urls, new_name, server_kind):
     assert [cluster.name for cluster in node_states(url)[0].clusters] == ["cluster-1"]
 
 
+@pytest.mark.guarantee("myrocks-crash")
 @only_myrocks
 @pytest.mark.parametrize(
     ("setting", "unsafe", "safe"),
@@ -111,6 +112,7 @@ def test_unsafe_settings_are_refused_with_the_line_to_set(servers, new_name, set
     check_server(internals_pool(url), ROCKSDB.name)
 
 
+@pytest.mark.guarantee("myrocks-locks")
 @only_myrocks
 def test_writes_under_the_default_lock_settings_fail_or_are_whole(servers, new_name, new_row):
     """If a server gets the defaults back, 1 s without deadlock detection, puts time out with nothing written."""
@@ -171,6 +173,7 @@ def internals_pool(url: str):
         return internals.shards.pool_for(internals.topology.clusters[0].primary)
 
 
+@pytest.mark.guarantee("myrocks-reads")
 @only_myrocks
 def test_reads_of_several_columns_at_once_miss_no_row(store, by_hand, new_row):
     """MyRocks misses rows where index conditions are pushed down, which sessions therefore turn off."""
@@ -199,6 +202,7 @@ def test_reads_of_several_columns_at_once_miss_no_row(store, by_hand, new_row):
     assert rows("on") < len(wanted), "the bug is gone; sessions need not turn it off for this version"
 
 
+@pytest.mark.guarantee("myrocks-ids")
 @pytest.mark.myrocks
 def test_ids_of_concurrent_batches_are_true(fresh_store, tail_store):
     """MyRocks assigns ids row by row, so a batch's ids have gaps; each Put has its own cell's."""
@@ -225,6 +229,7 @@ def test_ids_of_concurrent_batches_are_true(fresh_store, tail_store):
 CELLS = "SELECT added_id, row_key, body, created_at FROM crashes_0000.cell ORDER BY added_id"
 
 
+@pytest.mark.guarantee("myrocks-crash", "myrocks-replicas")
 @only_myrocks
 def test_acknowledged_cells_and_ids_survive_kill_9(flavour):
     """After each crash under writers, every acknowledged cell is there, and new ids are above all of them.

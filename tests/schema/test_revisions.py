@@ -49,6 +49,7 @@ def execute(pool: NodePool, database: str, *statements: str) -> None:
             connection.exec_driver_sql(statement)
 
 
+@pytest.mark.guarantee("upgrade-interrupted")
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
 def test_upgrade_continues_after_an_interruption_at_any_statement(pool, empty_database, definitions, branch):
     """DDL cannot be rolled back together with the recorded revision, so a revision must be repeatable."""
@@ -83,6 +84,7 @@ def test_upgrade_of_a_database_without_a_revision_accepts_matching_tables(pool, 
     assert {name: text for name, text in definitions(database).items() if name != "unrelated"} == before
 
 
+@pytest.mark.guarantee("upgrade-own-tables")
 @pytest.mark.parametrize(
     ("change", "correction", "complaint"),
     [
@@ -115,6 +117,7 @@ def test_upgrade_that_finds_work_done_but_other_tables_is_refused(
     assert definitions(database) == definitions(undisturbed)
 
 
+@pytest.mark.guarantee("upgrade-own-tables")
 def test_upgrade_refused_by_the_server_is_not_taken_for_done(pool, empty_database, monkeypatch):
     """Only operations can be found done; a revision's own statement never is."""
     database = empty_database()
@@ -130,6 +133,7 @@ def test_upgrade_refused_by_the_server_is_not_taken_for_done(pool, empty_databas
     assert schema.version_of(pool, database) == "shard_0003"
 
 
+@pytest.mark.guarantee("upgrade-concurrent")
 def test_concurrent_upgrades_are_serialized(pool, empty_database, definitions):
     """One runs the revisions, the others find them done; none fails."""
     undisturbed, database = empty_database(), empty_database()

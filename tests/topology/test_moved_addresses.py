@@ -111,6 +111,7 @@ def pool_of(internals: Internals) -> NodePool:
     return internals.shards.pool_for(internals.shards.node_of(0))
 
 
+@pytest.mark.guarantee("address-lost")
 def test_writes_continue_on_the_server_that_an_address_leads_to_now(address):
     """The first write that the old server rejects is repeated on a new connection; all older ones are discarded."""
     with schemaless.connect(address.url) as store, several_connections(store, 4):
@@ -129,6 +130,7 @@ def test_writes_continue_on_the_server_that_an_address_leads_to_now(address):
             assert afterwards.get_cell(*put.key) is not None
 
 
+@pytest.mark.guarantee("address-lost")
 def test_readers_notice_that_an_address_leads_elsewhere(address):
     """A program that only reads checks each address now and then, and then reads from the new server."""
     row = row_of(0)
@@ -146,6 +148,7 @@ def test_readers_notice_that_an_address_leads_elsewhere(address):
         assert internals_of(reader).shards.routing.changes[0] == routing.changes[0] + 1, "shards and feeds start anew"
 
 
+@pytest.mark.guarantee("address-lost")
 def test_a_pool_never_mixes_the_servers_of_an_address(address):
     """As soon as one connection reaches the new server, no call is made on those to the old one."""
     with schemaless.connect(address.url) as store, several_connections(store, 3):
@@ -184,6 +187,7 @@ def test_set_primary_to_the_same_address_makes_programs_connect_again(address, c
     assert "leads to another server than before" in caplog.text
 
 
+@pytest.mark.guarantee("address-lost")
 def test_workers_listen_to_the_server_that_an_address_leads_to_now(address, eventually):
     """The old server's binary log goes on without new cells."""
     with schemaless.connect(address.proxy.urls[0].replace("/?", f"/{parse_url(address.url).database}?")) as store:
@@ -203,6 +207,7 @@ def test_workers_listen_to_the_server_that_an_address_leads_to_now(address, even
             assert notifier._listeners[node]._reader.facts.server == pool.newest.server
 
 
+@pytest.mark.guarantee("address-lost")
 def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
     """A watch over the load of a cluster does not end a job because its old connection is to a read-only server."""
     with schemaless.connect(address.url) as store:
@@ -215,6 +220,7 @@ def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
         watch.close()
 
 
+@pytest.mark.guarantee("address-lost")
 def test_asyncio_follows_an_address(address):
     """The asyncio client has the same pools."""
     row = row_of(0)
@@ -229,6 +235,7 @@ def test_asyncio_follows_an_address(address):
     assert None not in asyncio.run(work())
 
 
+@pytest.mark.guarantee("address-lost")
 def test_with_claims_the_server_at_an_address_has_to_be_adopted(address, flavour):
     """Until then, programs use the old server; afterwards, their first failing call follows. MySQL."""
     if flavour == "mariadb":
@@ -280,6 +287,7 @@ def test_a_read_only_server_does_not_cost_readers_their_connections(address, rep
         assert opened == [0]
 
 
+@pytest.mark.guarantee("address-lost")
 def test_an_address_that_balances_over_servers_settles(address, replicated, caplog):
     """After the second return to a server, connections to each are used, and a single server ends that."""
     row = row_of(0)
@@ -305,6 +313,7 @@ def test_an_address_that_balances_over_servers_settles(address, replicated, capl
         assert not set(settled) & set(pool.idle)
 
 
+@pytest.mark.guarantee("address-lost")
 def test_no_call_writes_to_a_server_on_which_its_shard_was_not_verified(address, replicated):
     """Neither a call that began before the address moved, nor one on an address that leads to several servers."""
     row = row_of(1)

@@ -12,6 +12,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.placement import shard_for
 
 
+@pytest.mark.guarantee("placement")
 @pytest.mark.parametrize(
     ("row_key", "shard_count", "shard"),
     [
@@ -33,6 +34,7 @@ def test_shard_for_text_instead_of_bytes_raises():
         shard_for(str(uuid.UUID(int=1)).encode(), 16)
 
 
+@pytest.mark.guarantee("placement")
 def test_shard_for_many_rows_fills_shards_evenly():
     """Conformance 20: no shard has a quarter more or less than its share of 64,000 rows."""
     counts = [0] * 16
@@ -42,6 +44,7 @@ def test_shard_for_many_rows_fills_shards_evenly():
     assert 4000 * 0.75 < min(counts) <= max(counts) < 4000 * 1.25
 
 
+@pytest.mark.guarantee("placement")
 @pytest.mark.mysql
 def test_shard_for_agrees_with_the_servers_crc32(store: schemaless.Datastore):
     """Placement can be checked in SQL."""

@@ -84,6 +84,7 @@ def stored_ids(store: Datastore, shard: int = SHARD) -> dict[uuid.UUID, int]:
     return {cell.row_key: cell.added_id for cell in store.scan_shard(shard)}
 
 
+@pytest.mark.guarantee("topology-followed")
 def test_a_hundred_threads_follow_a_shard_that_moves(client, move, rows):
     """Every call before, during and after the move is answered, and every acknowledged cell exists exactly once."""
     moving = move()
@@ -115,6 +116,7 @@ def test_a_hundred_threads_follow_a_shard_that_moves(client, move, rows):
     assert stored_ids(client) == written | {first.key.row_key: first.added_id}
 
 
+@pytest.mark.guarantee("topology-one-reader")
 def test_the_catalog_is_read_by_one_caller_at_a_time(client, move, rows, monkeypatch):
     """A hundred concurrent callers share one read."""
     row = next(rows)
@@ -140,6 +142,7 @@ def test_the_catalog_is_read_by_one_caller_at_a_time(client, move, rows, monkeyp
     assert next(asked) == 1
 
 
+@pytest.mark.guarantee("topology-other-shards")
 def test_proofs_of_other_shards_are_kept(client, move, rows):
     """Pools and proofs are kept; only the moved shard is verified again."""
     internals = internals_of(client)
@@ -158,6 +161,7 @@ def test_proofs_of_other_shards_are_kept(client, move, rows):
     assert internals.topology is after.topology
 
 
+@pytest.mark.guarantee("topology-other-shards")
 def test_a_late_proof_does_not_affect_the_new_routing(client, move, rows):
     """A thread that verifies a shard while the routing is replaced updates the old routing only."""
     shards = internals_of(client).shards
@@ -174,6 +178,7 @@ def test_a_late_proof_does_not_affect_the_new_routing(client, move, rows):
     assert client.get_cell(row, "BASE", 1).body == 2
 
 
+@pytest.mark.guarantee("topology-other-shards")
 def test_a_client_that_missed_a_move_away_and_back_continues(client, move, rows, url):
     """After moves from A to B and back, everything the client knows about A is still valid."""
     row = next(rows)
@@ -192,6 +197,7 @@ def test_a_client_that_missed_a_move_away_and_back_continues(client, move, rows,
     assert client.get_cell(row, "BASE", 1).body == 1
 
 
+@pytest.mark.guarantee("topology-cutover")
 def test_a_call_during_the_cutover_waits(client, move, rows):
     """While the table is missing and the catalog unchanged, the call waits; it continues once the catalog changes."""
     row = next(rows)
@@ -208,6 +214,7 @@ def test_a_call_during_the_cutover_waits(client, move, rows):
         assert put.result().created
 
 
+@pytest.mark.guarantee("topology-cutover")
 def test_a_call_continues_after_an_aborted_move(client, move, rows):
     """The table is back, with the same topology token."""
     moving = move()
@@ -243,6 +250,7 @@ def test_an_unanswered_identity_check_during_a_move_is_no_verdict(client, move, 
     assert next(asked) == 2
 
 
+@pytest.mark.guarantee("topology-cutover")
 def test_a_shard_that_does_not_reappear_raises_and_nothing_was_written(client, move, rows):
     """``ShardMoving`` is retryable and names server and shard; no outcome is open."""
     row = next(rows)
@@ -261,6 +269,7 @@ def test_a_shard_that_does_not_reappear_raises_and_nothing_was_written(client, m
     assert list(stored_ids(client)) == [row]
 
 
+@pytest.mark.guarantee("topology-lost-reply")
 @pytest.mark.parametrize("call", ["put_cell", "append_cell"])
 def test_a_lost_reply_before_a_move_is_settled_on_the_new_server(client, move, rows, monkeypatch, call):
     """The first attempt was written and its reply lost; the retry on the new server finds the cell."""
@@ -276,6 +285,7 @@ def test_a_lost_reply_before_a_move_is_settled_on_the_new_server(client, move, r
     assert put.created == (call == "append_cell")
 
 
+@pytest.mark.guarantee("topology-lost-reply")
 @pytest.mark.parametrize("call", ["put_cell", "append_cell"])
 def test_a_lost_reply_before_a_shard_that_does_not_reappear_is_an_unknown_outcome(
     client, move, rows, monkeypatch, call
@@ -311,6 +321,7 @@ def lose_reply_and(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object
     monkeypatch.setattr(cells.Connection, "execute", execute)
 
 
+@pytest.mark.guarantee("topology-jobs")
 def test_a_follower_continues_across_a_move(client, move, rows):
     """Every cell is returned once, in order, with its original added_id."""
     puts = [client.put_cell(next(rows), "BASE", 1, n).added_id for n in range(3)]
@@ -328,6 +339,7 @@ def test_a_follower_continues_across_a_move(client, move, rows):
     assert puts == sorted(set(puts))
 
 
+@pytest.mark.guarantee("topology-one-reader")
 def test_a_change_without_an_error_is_noticed_within_half_a_minute(client, move, monkeypatch):
     """An added replica causes no error, but is read eventually."""
     internals = internals_of(client)
@@ -349,6 +361,7 @@ def test_a_change_without_an_error_is_noticed_within_half_a_minute(client, move,
     assert time.monotonic() < internals.shards.router.look_at_s < time.monotonic() + 1.25 * 30
 
 
+@pytest.mark.guarantee("topology-one-reader")
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
     """The known topology stays in use."""
     internals = internals_of(client)
@@ -358,6 +371,7 @@ def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatc
     assert client.put_cell(next(rows), "BASE", 1, 1).created
 
 
+@pytest.mark.guarantee("topology-followed")
 def test_every_topology_change_replaces_the_token(client, url, admin_url):
     """Creating a datastore and changing its nodes replace it; nothing else does."""
     internals = internals_of(client)
@@ -380,6 +394,7 @@ def test_every_topology_change_replaces_the_token(client, url, admin_url):
     assert token() != first
 
 
+@pytest.mark.guarantee("topology-followed")
 def test_without_a_token_whole_topologies_are_compared(client, move, rows):
     """After an upgrade there is no token until the first change, which is still noticed."""
     internals = internals_of(client)
@@ -396,6 +411,7 @@ def test_without_a_token_whole_topologies_are_compared(client, move, rows):
     assert node_now(client) == moving.target
 
 
+@pytest.mark.guarantee("topology-old-programs")
 def test_a_client_with_a_fixed_topology_writes_nothing_into_the_old_table(client, move, rows):
     """Programs of version 0.1 keep their topology: after a move they are refused and write nothing there."""
     row = next(rows)
@@ -413,6 +429,7 @@ def test_a_client_with_a_fixed_topology_writes_nothing_into_the_old_table(client
     assert list(stored_ids(client)) == [row]
 
 
+@pytest.mark.guarantee("topology-other-shards")
 def test_another_datastore_on_the_new_server_is_refused(client, move, rows):
     """The identity is verified on the new server, too."""
     client.put_cell(next(rows), "BASE", 1, 1)
@@ -448,6 +465,7 @@ def test_a_worker_opened_with_a_topology_follows_changes(client, move, rows):
         assert make_url(opening.url.for_database(client.name)).database == client.name
 
 
+@pytest.mark.guarantee("lost-connection-rereads")
 @pytest.mark.parametrize("between", ["nothing", "a call about no shard"])
 def test_after_a_lost_connection_the_catalog_is_read_before_any_use(client, move, rows, between):
     """A replaced server that is back, writable and complete receives no further writes."""

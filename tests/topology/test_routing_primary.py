@@ -76,6 +76,7 @@ def server_of(store: Datastore, shard: int = SHARD) -> str:
     return str(internals_of(store).shards.node_of(shard))
 
 
+@pytest.mark.guarantee("topology-followed")
 def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary, replicated, replica, rows):
     """During a switchover of the catalog's own cluster writes are refused; afterwards they go to the new primary."""
     mine = [[rows(SHARD) for _ in range(4)] for _ in range(100)]
@@ -118,6 +119,7 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
             done.set()
 
 
+@pytest.mark.guarantee("topology-jobs")
 def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, replicated, replica, rows):
     """The feed returns each cell once and in order; settlement is determined anew on the new primary."""
     puts = [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
@@ -133,6 +135,7 @@ def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, 
     assert seen == puts
 
 
+@pytest.mark.guarantee("topology-jobs")
 def test_a_replica_that_lags_behind_a_move_is_not_read(own_accounts, client, replicated, replica, rows, caplog):
     """While it lacks the shard or its table, the primary is read; the topology token is unchanged."""
     row = rows(ELSEWHERE)
@@ -196,6 +199,7 @@ class FakeWatch:
         """Do nothing."""
 
 
+@pytest.mark.guarantee("topology-jobs")
 def test_a_watch_continues_with_the_clusters_new_servers(client, set_primary, replicated, replica):
     """A failover does not end a job: its watch switches to the new servers."""
     watch = FollowingWatch(

@@ -37,6 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.mark.guarantee("breaker")
 @pytest.mark.once
 def test_the_breaker_opens_backs_off_and_closes(clock):
     """Three consecutive failures open it; each failed probe doubles the pause, up to two seconds."""
@@ -64,6 +65,7 @@ def test_the_breaker_opens_backs_off_and_closes(clock):
     assert (tested.alarmed, tested.is_open) == (False, False)
 
 
+@pytest.mark.guarantee("breaker")
 @pytest.mark.once
 def test_one_of_a_hundred_callers_probes(clock):
     """One caller claims the probe, and a caller that never finishes does not block later probes."""
@@ -81,6 +83,7 @@ def test_one_of_a_hundred_callers_probes(clock):
             assert list(threads.map(ask, range(100))).count(None) == 1
 
 
+@pytest.mark.guarantee("lost-connection-rereads")
 @pytest.mark.once
 def test_an_alarm_raised_during_a_check_is_kept():
     """A check acknowledges only the alarms raised before it began."""
@@ -127,6 +130,7 @@ class _FakeClock(Threads):
         raise error
 
 
+@pytest.mark.guarantee("fail-soon")
 @pytest.mark.once
 @pytest.mark.parametrize(("attempt_s", "attempts"), [(0.0, 3), (0.1, 3), (0.4, 2)])
 def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
@@ -170,6 +174,7 @@ def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monk
     assert refused.value.retry_after_s
 
 
+@pytest.mark.guarantee("fail-soon")
 @pytest.mark.once
 def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     """The retry window is for outages only, not for lock waits."""
@@ -193,6 +198,7 @@ def server(flavour: str) -> Iterator[LocalServer]:
         yield running
 
 
+@pytest.mark.guarantee("breaker")
 @pytest.mark.mysql
 def test_a_hanging_server_is_probed_by_one_caller_at_a_time(server, eventually, monkeypatch):
     """Calls are rejected without using the network and say when to retry; they succeed once the server answers."""

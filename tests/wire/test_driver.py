@@ -155,6 +155,7 @@ def test_a_reply_is_the_same_however_its_bytes_arrive(connection_on, piece_bytes
     assert [body for _, body in rows] == [*bodies, *small, *bodies]
 
 
+@pytest.mark.guarantee("reply-matches")
 @pytest.mark.once
 @pytest.mark.parametrize(
     ("packets", "kind", "words"),

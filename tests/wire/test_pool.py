@@ -126,6 +126,7 @@ def connection_id(connection) -> int:
     return int(connection.rows(b"SELECT CONNECTION_ID()")[0][0])
 
 
+@pytest.mark.guarantee("retries")
 @pytest.mark.mysql
 def test_run_on_a_killed_idle_connection_connects_again(pool):
     """Conformance 25: no call fails because the server closed idle connections."""
@@ -260,6 +261,7 @@ def test_a_lock_around_a_failed_transaction_is_released_with_its_connection(pool
     assert pool.run(lambda other: other.rows(b"SELECT GET_LOCK('around', 5)")) == ((1,),)
 
 
+@pytest.mark.guarantee("reply-owner")
 @pytest.mark.mysql
 @pytest.mark.parametrize(
     ("raised", "busy"),

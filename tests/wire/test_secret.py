@@ -17,7 +17,7 @@ from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.urls import Credentials, parse_url
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.guarantee("passwords")]
 
 WORD = "s3cret \u0436 word"
 

@@ -112,6 +112,7 @@ def committed(server: str, name: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+@pytest.mark.guarantee("session-variables")
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_no_cell_is_lost_or_missing_whatever_the_server_settings(server, account, set_globally, hostile):
     """Each setting is overridden: creating, writing and reading work as usual, and other sessions see every cell."""
@@ -137,6 +138,7 @@ def test_no_cell_is_lost_or_missing_whatever_the_server_settings(server, account
         assert len(list(store.iter_shard(0))) == 26
 
 
+@pytest.mark.guarantee("session-variables")
 def test_a_read_only_default_is_refused_and_named(server, account, set_globally, flavour):
     """It may be intended, so it is not overridden; the error of a write names the variable."""
     url = schemaless.create("readonly", 1, [account])
@@ -146,6 +148,7 @@ def test_a_read_only_default_is_refused_and_named(server, account, set_globally,
         store.put_cell(uuid.uuid4(), "BASE", 1, 1)
 
 
+@pytest.mark.guarantee("session-variables")
 @pytest.mark.parametrize("name", [*connect.SETTINGS, *connect.READ_BACK, "autocommit", "isolation"])
 def test_a_session_variable_that_does_not_keep_its_value_is_named(server, monkeypatch, flavour, name):
     """A proxy may acknowledge a SET without executing it; the value read back decides."""

@@ -134,6 +134,7 @@ def test_create_beside_a_datastore_with_a_longer_name(server_urls, new_name, adm
     assert len(databases(server_urls[0], new_name)) == 3
 
 
+@pytest.mark.guarantee("shard-identity")
 @pytest.mark.mysql
 def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, admin_urls):
     """A catalog that points to the wrong server is detected before a read finds nothing."""

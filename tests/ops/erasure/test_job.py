@@ -76,6 +76,7 @@ def test_a_job_erases_rows_in_several_shards(fresh_store, erase_store, new_row):
     assert [fresh_store.get_cell(row, "BASE", 1) is None for row in rows] == [True] * 9 + [False] * 3
 
 
+@pytest.mark.guarantee("erasure-followers")
 def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, erase_store, follow_store, following, row):
     """on_erase is called until it succeeds; the function is never called for a cell that was erased before."""
     seen, erased = [], []
@@ -164,6 +165,7 @@ def test_a_run_once_gives_up_on_erasures_that_kill_each_worker(fresh_store, eras
     assert ended.gave_up == {shard: f"{DIED} (SIGKILL)"}
 
 
+@pytest.mark.guarantee("erasure-followers")
 def test_parked_cells_and_messages_of_followers_are_erased(fresh_store, erase_store, follow_store, following, row):
     """A traceback may quote the document."""
 
@@ -192,6 +194,7 @@ def test_parked_cells_and_messages_of_followers_are_erased(fresh_store, erase_st
     assert held() == 0
 
 
+@pytest.mark.guarantee("erasure-followers")
 def test_index_entries_of_erased_rows_are_removed(
     fresh_store, erase_store, admin_url, follow_store, accounts, following, new_row
 ):

@@ -88,6 +88,7 @@ def check_ledger(store: schemaless.Datastore, number: int, before: dict[Any, Any
     assert verify(store, number).clean
 
 
+@pytest.mark.guarantee("erasure-exact")
 @pytest.mark.long
 def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
     """SIGKILL before a statement; the next process takes the shard over."""
@@ -109,6 +110,7 @@ def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
             check(store, number, before, rows[:5])
 
 
+@pytest.mark.guarantee("erasure-exact")
 @pytest.mark.long
 def test_an_erasure_killed_beside_a_killed_mover_a_migration_and_followers(url, flavour, tmp_path):
     """No other cell changes, none survives in any table or archive, followers acknowledge, and the ledger counts them.
@@ -125,6 +127,7 @@ def test_an_erasure_killed_beside_a_killed_mover_a_migration_and_followers(url, 
         assert matrix.compare() == []
 
 
+@pytest.mark.guarantee("erasure-exact")
 def test_an_erasure_beside_writers_readers_and_a_migration(url, new_row):
     """Puts go on, no read shows an older version, and the migration changes no tombstone."""
     with schemaless.connect(url) as store:
@@ -183,6 +186,7 @@ def mortal(flavour: str) -> Iterator[LocalServer]:
         yield server
 
 
+@pytest.mark.guarantee("erasure-exact")
 @pytest.mark.mysql
 def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, monkeypatch):
     """The primary dies, and its replica lacks erasures: the jobs of an erasure and of a retention run start again.

@@ -125,6 +125,7 @@ def test_dictionary_that_holds_a_value_is_reported(root, row, admin_url):
     assert found.status.entry.verified_at is None
 
 
+@pytest.mark.guarantee("erasure-lasting")
 def test_originals_in_archives_are_erased_and_never_restored(root, new_row, tmp_path):
     """The control: before, verification finds the original. A restore reports the cell as erased."""
     rows = [new_row() for _ in range(4)]
@@ -146,6 +147,7 @@ def test_originals_in_archives_are_erased_and_never_restored(root, new_row, tmp_
     assert found_by_reading(root) == 1
 
 
+@pytest.mark.guarantee("erasure-lasting")
 def test_a_migration_never_brings_a_document_back(root, new_row, monkeypatch):
     """A cell is erased between the read and the UPDATE that would replace its body."""
     rows = [new_row() for _ in range(6)]
@@ -166,6 +168,7 @@ def test_a_migration_never_brings_a_document_back(root, new_row, monkeypatch):
     assert all(root.get_row(row) == {} for row in rows[:3])
 
 
+@pytest.mark.guarantee("erasure-lasting")
 def test_tables_that_a_move_leaves_behind_are_erased(root, new_row, movers_of):
     """The moved shard, and its old table; the control is a cell that was not erased."""
     rows = list(islice((row for row in iter(new_row, None) if root.shard_of(row) == 1), 6))
@@ -250,6 +253,7 @@ def movers_of(accounts: Any) -> Any:
                 query(cluster.primary, f"DROP DATABASE IF EXISTS `{internals.shards.database(1)}`")
 
 
+@pytest.mark.guarantee("erasure-backup")
 def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand, monkeypatch):
     """Shards and catalog are restored from before the erasure; a file has the ledger. Later cells stay.
 
@@ -338,6 +342,7 @@ def test_a_receipt_says_what_remains_and_is_signed(root, row, tmp_path):
         signed(issued, tmp_path)
 
 
+@pytest.mark.guarantee("erasure-lasting")
 @pytest.mark.parametrize("control", [False, True], ids=["moved", "control"])
 def test_a_cell_that_is_erased_after_a_mover_has_copied_it(root, new_row, movers_of, monkeypatch, control):
     """The mover erases its copy before the cut. Control: if it did not, the moved shard would have the document."""

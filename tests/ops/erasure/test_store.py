@@ -37,6 +37,7 @@ def everything(store: schemaless.Datastore, shard: int) -> list[Any]:
     return [(*cell.key, cell.added_id, cell.created_at, cell.body) for cell in store.iter_shard(shard)]
 
 
+@pytest.mark.guarantee("erased-reads")
 def test_an_erased_column_reads_as_absent_and_its_other_cells_stay(fresh_store, erase_store, written):
     """Nothing falls back to an older version; other columns and rows are as they were."""
     subject, other = written
@@ -64,6 +65,7 @@ def test_an_erased_column_reads_as_absent_and_its_other_cells_stay(fresh_store, 
     assert fresh_store.get_row(other)["BASE"].ref_key == 3
 
 
+@pytest.mark.guarantee("erased-reads")
 def test_an_erased_key_cannot_be_written_and_appends_count_it(fresh_store, erase_store, written):
     """Written-once holds, for single puts and batches, and after the same document, too."""
     subject, _ = written
@@ -81,6 +83,7 @@ def test_an_erased_key_cannot_be_written_and_appends_count_it(fresh_store, erase
     assert list(fresh_store.get_row(subject)) == ["BASE"]
 
 
+@pytest.mark.guarantee("erased-reads")
 def test_one_version_is_erased_only_if_it_is_named(fresh_store, erase_store, written):
     """The latest version leaves nothing in its place; an older one leaves the latest."""
     subject, _ = written
@@ -96,6 +99,7 @@ def test_one_version_is_erased_only_if_it_is_named(fresh_store, erase_store, wri
         erase_store.erase(subject, reason="Mrs. Smith asked for it")
 
 
+@pytest.mark.guarantee("erasure-followers")
 def test_the_log_has_each_erased_cell_once_in_order(fresh_store, erase_store, written):
     """Erasing again erases nothing, logs nothing, and has its own entry in the ledger."""
     subject, _ = written
@@ -146,6 +150,7 @@ def test_a_copy_of_an_erased_cell_is_the_same_cell(fresh_store, erase_store, new
         fresh_store.put_stored_cells([copy, schemaless.NewStoredCell(copy.row_key, "BASE", 1, b"{}")])
 
 
+@pytest.mark.guarantee("erasure-exact")
 def test_an_interrupted_erasure_is_in_the_ledger(fresh_store, erase_store, written, monkeypatch):
     """It was intended and not executed; a repetition of the transaction erases the rest."""
     subject, _ = written

@@ -85,6 +85,7 @@ def crashes(root, work, kind=SteppedTarget, *, control=False):
     return count, found
 
 
+@pytest.mark.guarantee("export-once")
 @pytest.mark.parametrize("work", WORKS)
 def test_a_crash_at_any_step_leaves_every_row_once(tmp_path, work):
     """Killed, or without power: what is listed and what is visible is right, and the next run completes it."""
@@ -93,12 +94,14 @@ def test_a_crash_at_any_step_leaves_every_row_once(tmp_path, work):
     assert count > 30
 
 
+@pytest.mark.guarantee("export-once")
 def test_a_rename_before_the_sync_is_found(tmp_path):
     """A control: power fails between the two, and a listed file is cut."""
     _, found = crashes(tmp_path / "lake", "export", RenamesBeforeSync, control=True)
     assert any("is not what the manifest says" in fault or "is damaged" in fault for fault in found)
 
 
+@pytest.mark.guarantee("export-once")
 def test_a_manifest_before_its_file_is_found(tmp_path, monkeypatch):
     """A control: the file is listed when it is announced, and the process dies before it is there."""
     monkeypatch.setattr(ShardWriter, "announce", list_early)
@@ -106,6 +109,7 @@ def test_a_manifest_before_its_file_is_found(tmp_path, monkeypatch):
     assert any("is not what the manifest says" in fault for fault in found)
 
 
+@pytest.mark.guarantee("export-once")
 @pytest.mark.parametrize("work", WORKS)
 def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, work):
     """A writer is killed at each step; the next one loses power, and with it what the first had not made durable."""
@@ -133,6 +137,7 @@ def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, 
     assert step > 20
 
 
+@pytest.mark.guarantee("export-suspended")
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("other", WORKS)
 @pytest.mark.parametrize("kind", [SteppedTarget, SteppedObjects])

@@ -38,6 +38,7 @@ from tests.store.followers.workers import turn
 pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
 
+@pytest.mark.guarantee("export-exact")
 def test_export_has_every_cell_once_with_its_exact_document(fresh_store, new_row, export, tmp_path):
     """3,000 random documents and awkward texts in every codec, read back by DuckDB and by pyarrow."""
     chance = random.Random(33)
@@ -66,6 +67,7 @@ def test_export_has_every_cell_once_with_its_exact_document(fresh_store, new_row
         assert identical(json.loads(by_duckdb[str(row), "RAW", ref_key]), json.loads(text))
 
 
+@pytest.mark.guarantee("export-once")
 def test_a_later_run_exports_new_cells_only(put, export, follow_store, tmp_path):
     """Files that exist are not touched, and the ranges of a shard's files follow one another."""
     first = put(40)
@@ -178,6 +180,7 @@ def test_latest_has_the_highest_version_of_each_row_and_column(fresh_store, new_
     assert len(rows_of(tmp_path / "lake" / "latest")) == 40
 
 
+@pytest.mark.guarantee("export-erased")
 def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_store, erase_store, tmp_path):
     """Files are rewritten under their names, by the next run too if no exporter ran; the erasure is acknowledged."""
     rows = [new_row() for _ in range(40)]
@@ -232,6 +235,7 @@ def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_s
     assert "there is no manifest" in json.dumps(receipt(erase_store, numbers[0])["remains"])
 
 
+@pytest.mark.guarantee("export-erased")
 def test_an_erased_version_makes_no_older_one_the_latest(fresh_store, row, export, erase_store, tmp_path):
     """Neither if the file of latest versions is written after the erasure, nor if an older version is put later."""
     for version in (2, 4):

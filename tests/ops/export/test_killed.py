@@ -40,6 +40,7 @@ def exporters(accounts, fresh_url, put, tmp_path):
     writer.join()
 
 
+@pytest.mark.guarantee("export-once")
 def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters):
     """What readers see is right after every kill; the last process completes the export."""
     made, finish = exporters
@@ -57,6 +58,7 @@ def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters):
     assert cells > files > 0
 
 
+@pytest.mark.guarantee("export-once")
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_fault_of_an_exporter_is_found(exporters, control):
     """A control: files renamed before they are synced, or listed before they are there, are found after a kill."""

@@ -189,6 +189,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.guarantee("restored-datastore")
 def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell, name, servers, drill, flavour, invoke):  # noqa: F811
     """The page's commands, literally; until 'topology restored', every call is refused and makes no connection."""
     shell.run("Backing up", "catalog.sql")
@@ -256,6 +257,7 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
         assert contents(drill[0].replicas[0], name) == there
 
 
+@pytest.mark.guarantee("restored-datastore")
 @pytest.mark.parametrize("command", ["adopt", "set-primary"])
 def test_a_copy_is_not_taken_for_a_promoted_server(url, shell, name, servers, drill, flavour, invoke, command):  # noqa: F811
     """A command that names the copy's server as the new primary reads the old one, which is writable, and refuses."""
@@ -276,6 +278,7 @@ def recorded(server: LocalServer, name: str) -> list[str | None]:
     return [identity for (identity,) in sql(server, f"SELECT server FROM {name}.node ORDER BY node_id")]
 
 
+@pytest.mark.guarantee("restored-datastore")
 @pytest.mark.parametrize("change", ["upgrade", "set-primary"])
 def test_missing_identities_are_recorded_and_refuse_nobody_until_then(url, name, servers, tmp_path, change):
     """An upgraded catalog has none. Until all are known, an address that it does not name may be its own server's."""
@@ -337,6 +340,7 @@ def test_a_catalog_that_is_no_copy_keeps_its_servers(url, servers, drill, flavou
     assert topology.clusters[1].epoch == (2 if flavour == "mysql" else 0)
 
 
+@pytest.mark.guarantee("restored-datastore")
 def test_a_catalog_is_at_home_by_the_identity_or_the_address_of_its_server(url, name, servers, drill, tmp_path):
     """Another address of the same server is fine, and so is another server at the same address, as after a failover."""
     link = tmp_path / "renamed.sock"

@@ -62,6 +62,7 @@ def test_job_comes_back_as_it_was_written(job_store, job):
         job_store.job(2)
 
 
+@pytest.mark.guarantee("migrate-one-runner")
 def test_second_job_about_the_same_shards_is_refused(job_store, job):
     """Two jobs cannot include the same shard until the first has completed the shard or ended."""
     with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 3") as caught:
@@ -74,6 +75,7 @@ def test_second_job_about_the_same_shards_is_refused(job_store, job):
     assert job_store.latest("migrate").state == "aborted"
 
 
+@pytest.mark.guarantee("migrate-one-runner")
 def test_shard_belongs_to_one_runner(job_store, job):
     """A second claim fails; after a release it succeeds, and the shard does not count as interrupted."""
     mine = job_store.leases.claim(1, 0, "a")
@@ -88,6 +90,7 @@ def test_shard_belongs_to_one_runner(job_store, job):
     assert next_one.message is None
 
 
+@pytest.mark.guarantee("migrate-one-runner")
 def test_a_dead_runners_shard_is_taken_over_and_its_writes_are_refused(job_store, job, end_lease):
     """After the lease expires; the old runner's writes are refused if it was only suspended."""
     first = job_store.leases.claim(1, 0, "a")

@@ -179,6 +179,7 @@ def undisturbed(before: dict[object, tuple[bytes, int, object]]) -> dict[object,
     return {key: (recode(body).body, added_id, created_at) for key, (body, added_id, created_at) in before.items()}
 
 
+@pytest.mark.guarantee("migrate-killed")
 def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, source):
     """Kill -9 of a load: no cell is lost, duplicated or changed."""
     count = counter(url, own_servers[0], b"1")
@@ -193,6 +194,7 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
     assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
 
 
+@pytest.mark.guarantee("migrate-killed")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
     """Kill -9 of a migration with all its workers: the result is byte for byte that of an undisturbed run."""
@@ -250,6 +252,7 @@ def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url
     assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
 
 
+@pytest.mark.guarantee("migrate-killed")
 def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
     """Kill -9 of a primary: the run logs it, waits, and continues when the server is back."""
     put(url, source)
@@ -305,6 +308,7 @@ def tables_in_shards(url: str) -> set[str]:
         }
 
 
+@pytest.mark.guarantee("upgrade-interrupted")
 def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
     """Kill -9 of an upgrade during an ALTER: the other shards are upgraded, and the next run upgrades that one."""
     name = parse_url(url).database
@@ -336,6 +340,7 @@ def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
     assert len(tables_in_shards(url)) == 1
 
 
+@pytest.mark.guarantee("upgrade-interrupted")
 @pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "alembic_version SET"])
 def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, admin, statement):
     """Kill -9 of a server after an ALTER, before or after the revision is stored: its shards are named, then done."""

@@ -177,6 +177,7 @@ def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
             thread.join(30)
 
 
+@pytest.mark.guarantee("migrate-replicas")
 @pytest.mark.mysql
 def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, replica):
     """The lag grows while the replica does not apply transactions, and is zero afterwards."""
@@ -218,6 +219,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
     assert until(watch, None).figures["proven"] == [str(replica.socket)]
 
 
+@pytest.mark.guarantee("migrate-replicas")
 @pytest.mark.mysql
 def test_stranger_is_refused(watching, servers, eventually):
     """A server that answers but shows no token in time ends the run; the error says what to do."""

@@ -60,6 +60,7 @@ def bodies(store) -> dict[tuple, bytes]:
     }
 
 
+@pytest.mark.guarantee("migrate-runners-agree")
 def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """Bytes and counts are the same as with one thread."""
     report = migrate.run(migrate_store, count=2)
@@ -71,6 +72,7 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
     assert all(state.state == "done" and not state.held for state in job_store.shards(report.job_id))
 
 
+@pytest.mark.guarantee("migrate-runners-agree")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """Migrate and check on a local Dask cluster of two workers, beside another cluster."""
@@ -243,6 +245,7 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
     assert bodies(fresh_store) == legacy
 
 
+@pytest.mark.guarantee("migrate-runners-agree")
 def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_store):
     """A run with a rate limit takes at least the time that the limit implies."""
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
@@ -297,6 +300,7 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     assert any(what.startswith("thresholds: ") for _, _, what in job_store.events(job.job_id))
 
 
+@pytest.mark.guarantee("migrate-late-writes")
 def test_follow_repeats_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body written after the checkpoint passed it is re-encoded in the next pass."""
     original = reencode.ShardRun.checkpoint

@@ -117,6 +117,7 @@ def test_two_runners_of_a_shard_never_share_a_file(tmp_path):
     assert sorted(each.added_id for file in archive_files(tmp_path) for each in read_archive(file)) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.guarantee("archive-damage")
 def test_a_file_cut_anywhere_gives_its_whole_frames(tmp_path):
     """At every truncation point the complete chunks are read and the rest is reported as torn, without an error."""
     path, chunks = small_file(tmp_path, close=False)
@@ -142,6 +143,7 @@ def test_a_closed_file_that_was_cut_is_not_closed(tmp_path):
     assert (reader.closed, reader.torn_bytes > 0) == (False, True)
 
 
+@pytest.mark.guarantee("archive-damage")
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
 def test_no_flipped_byte_gives_other_data(tmp_path, close):
     """Each byte of a small file is changed in three ways: the error names the file, and no altered cell is returned."""
@@ -197,6 +199,7 @@ def test_zeros_in_the_middle_are_damage(tmp_path):
             list(read_archive(path))
 
 
+@pytest.mark.guarantee("archive-damage")
 def test_frames_out_of_place_are_damage(tmp_path):
     """A frame that was dropped, duplicated or taken from another file is detected, although it is valid by itself."""
     path, _ = small_file(tmp_path)

@@ -16,6 +16,7 @@ from schemaless.ops.migrate.archive_files import archive_files, read_archive
 from tests.ops.migrate.archives import cell, writer
 
 
+@pytest.mark.guarantee("archive-complete")
 def test_an_append_is_on_the_disk_when_it_returns(tmp_path, monkeypatch):
     """The file is synced after each write, and the folders after the file and the folders are created."""
     calls = []

@@ -40,6 +40,7 @@ def faults_after(store, shards, row, body: bytes) -> list[str]:
     return [fault.kind for fault in found]
 
 
+@pytest.mark.guarantee("corruption-detected")
 @pytest.mark.parametrize(
     ("body", "kind"),
     [

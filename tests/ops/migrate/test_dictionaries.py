@@ -170,6 +170,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
         assert read(store) == documents
 
 
+@pytest.mark.guarantee("dictionary-loss")
 @pytest.mark.parametrize("taken", [False, True])
 def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
     fresh_store: Datastore,

@@ -43,6 +43,7 @@ def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_sto
     assert (result.job.state, result.refused, result.files) == ("finalised", [], [])
 
 
+@pytest.mark.guarantee("migrate-late-writes", "finalise")
 def test_finalise_refuses_while_one_legacy_body_is_left(migrate_store, fresh_store, new_row, job):
     """An application wrote a legacy body after the checkpoint; the next run re-encodes it."""
     load(fresh_store, new_row, [b'{"late": true}'])
@@ -117,6 +118,7 @@ def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
         finalise(migrate_store, rebuild)
 
 
+@pytest.mark.guarantee("finalise")
 def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
     """If runners ran on several machines, each has a part of the archive, and all parts have to be named."""
     file = archive_files(tmp_path, shards=[2])[0]

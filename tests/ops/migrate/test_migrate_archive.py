@@ -42,6 +42,7 @@ def originals(folder: Path) -> dict[tuple[int, int], archive.ArchivedCell]:
     return {(file.shard, cell.added_id): cell for file in archive_files(folder) for cell in read_archive(file)}
 
 
+@pytest.mark.guarantee("archive-complete")
 def test_each_original_is_in_the_archive_with_what_took_its_place(fresh_store, before, migrate_store, tmp_path):
     """The archive has the old key, added_id, created_at and body, the new body's digest, and an end mark."""
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
@@ -69,6 +70,7 @@ def test_a_second_run_adds_nothing_to_the_archive(fresh_store, before, migrate_s
     assert archive_files(tmp_path) == files
 
 
+@pytest.mark.guarantee("archive-complete")
 def test_nothing_is_updated_that_is_not_archived(fresh_store, before, migrate_store, tmp_path, monkeypatch):
     """Whichever append fails, the replaced bodies are archived, and the next run completes the job."""
     original = archive.ArchiveWriter.append
@@ -103,6 +105,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
+@pytest.mark.guarantee("archive-complete")
 @ONE_KIND
 def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, migrate_url, migrate_store, tmp_path):
     """With a file size limit, the command exits with status 1 and one line; without it, it continues the job."""
@@ -148,6 +151,7 @@ def public_texts() -> list[bytes]:
     return texts
 
 
+@pytest.mark.guarantee("restore-exact")
 @ONE_KIND
 @pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
 def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
@@ -231,6 +235,7 @@ with schemaless.connect(url) as store:
 """
 
 
+@pytest.mark.guarantee("archive-complete")
 @ONE_KIND
 def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
     fresh_store, before, migrate_url, migrate_store, tmp_path

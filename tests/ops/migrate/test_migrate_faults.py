@@ -156,6 +156,7 @@ def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list
     return thread, ended
 
 
+@pytest.mark.guarantee("migrate-replicas")
 def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
     """The job shows the reason, replaces nothing while it waits, and continues when the replica has caught up."""
     store, expected = filled
@@ -256,6 +257,7 @@ sys.exit(run(["migrate", "run", "--execute"]))
 """
 
 
+@pytest.mark.guarantee("migrate-one-runner")
 @pytest.mark.parametrize("hour", [3600, -3600])
 def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
     fresh_store, migrate_store, migrate_url, eventually, hour

@@ -28,6 +28,7 @@ def second_frame(data: bytes) -> int:
     return MARK_BYTES + int.from_bytes(data[20:24], "little")
 
 
+@pytest.mark.guarantee("archive-missing")
 @pytest.mark.parametrize(
     ("end", "found"),
     [(lambda data: len(data) - 60, 0), (second_frame, 0), (lambda data: MARK_BYTES + 1, None), (lambda data: 0, None)],
@@ -49,6 +50,7 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
     assert (file.path in report.torn) == (end is not second_frame)
 
 
+@pytest.mark.guarantee("archive-missing")
 def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
     """Only the requested shards are compared; if another folder has a copy of the file, nothing is missing."""
     file = archive_files(tmp_path, shards=[2])[0]
@@ -68,6 +70,7 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
     assert restore(migrate_store, [tmp_path], execute=False).missing == []
 
 
+@pytest.mark.guarantee("archive-missing")
 def test_duplicate_originals_do_not_hide_a_missing_file(fresh_store, new_row, migrate_store, tmp_path):
     """Each file is compared with the number that its runner recorded, not with a total."""
     load(fresh_store, new_row, TEXTS[:8])
@@ -101,6 +104,7 @@ def test_job_without_recorded_files_is_compared_by_count(migrate_store, job):
     assert missing_text([]) is None
 
 
+@pytest.mark.guarantee("finalise")
 def test_finalise_of_a_file_without_its_header_is_refused(migrate_store, job, tmp_path):
     """The missing originals are reported; when the file is back, the job is finalised."""
     file = archive_files(tmp_path, shards=[3])[0]

@@ -49,6 +49,7 @@ def set_body(shards, store, added_id, shard, body):
     shards.execute(shard, sql.encode())
 
 
+@pytest.mark.guarantee("restore-exact")
 def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
     """Bodies, keys, added_ids and times are those before the migration; a second restore finds nothing to do."""
     migrate(migrate_store, tmp_path)
@@ -141,6 +142,7 @@ def test_the_original_that_was_archived_last_counts(fresh_store, before, migrate
     assert {place for place in before if after[place] != before[place]} == {(shard, added_id)}
 
 
+@pytest.mark.guarantee("restore-exact")
 def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, before, migrate_store, by_hand, tmp_path):
     """Cells with another document, damaged body or other key, and erased ones, are reported; the rest is restored."""
     migrate(migrate_store, tmp_path)

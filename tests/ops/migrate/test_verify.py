@@ -65,6 +65,7 @@ def test_verify_of_a_sound_migration_finds_nothing(migrate_store, job):
     assert everything(migrate_store) == before
 
 
+@pytest.mark.guarantee("finalise")
 def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_hand):
     """A flipped bit, a legacy body, another document, key or time, an erased cell: each is reported with its cell."""
     places = list(everything(fresh_store))[:7]
@@ -202,6 +203,7 @@ def test_verify_compares_with_every_replica(replica_url, replicated):
     assert report.compared == {str(replicated.replicas[0].socket): len(TEXTS)}
 
 
+@pytest.mark.guarantee("finalise")
 def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
     """Another body, a missing cell, an extra cell, another time; after the repair there is no fault."""
     with schemaless.connect(replica_url) as store:

@@ -196,6 +196,7 @@ def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IndexMover, "copy", copied)
 
 
+@pytest.mark.guarantee("myrocks-indexes")
 @pytest.mark.myrocks
 @pytest.mark.usefixtures("beside")
 def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
@@ -227,6 +228,7 @@ def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
     assert indexed.tables(source) == set()
 
 
+@pytest.mark.guarantee("erasure-lasting")
 def test_an_erasure_is_verified_once_a_move_has_dropped_what_followers_made(
     indexed, bench, movers: Movers, client, monkeypatch
 ):

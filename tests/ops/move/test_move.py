@@ -85,6 +85,7 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert put.added_id > max(before) + (1 << 19)
 
 
+@pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks(only=True)
 def test_a_move_converts_between_storage_engines(client, mover, rows):
     """From MyRocks to InnoDB and back, the table is in the engine of its cluster, with the same cells."""

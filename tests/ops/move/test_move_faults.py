@@ -19,6 +19,7 @@ from tests.ops.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, oth
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 
+@pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_killed_before_a_statement(bench, movers, abort):
@@ -58,6 +59,7 @@ def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
     assert identities == [(0,)]
 
 
+@pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
@@ -103,6 +105,7 @@ HOLDS = [("a transaction", "source"), ("the table", "source"), ("everything", "t
 MORE = [("everything", "source"), ("a backup", "source")]
 
 
+@pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
 @pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
 def test_a_server_that_is_blocked_before_a_statement(bench, movers, flavour, what, who):

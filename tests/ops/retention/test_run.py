@@ -81,6 +81,7 @@ def stored(store: Datastore) -> dict[Key, tuple[int, datetime, Any]]:
     }
 
 
+@pytest.mark.guarantee("retention-exact")
 @pytest.mark.myrocks
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
@@ -123,6 +124,7 @@ def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
     assert {shard.columns == {} for shard in plan(erase_store).shards} == {True}
 
 
+@pytest.mark.guarantee("retention-ledger")
 def test_a_run_is_one_entry_of_the_ledger(fresh_store: Datastore, erase_store: Datastore) -> None:
     """Its scope is the rules with their moment, it holds no keys, and a second run is another entry."""
     fill(fresh_store, 7)
@@ -152,6 +154,7 @@ def test_without_policies_nothing_is_begun(erase_store: Datastore) -> None:
     assert internals_of(erase_store).erasures.ledger.entries() == []
 
 
+@pytest.mark.guarantee("retention-expired-key")
 def test_an_expired_key_cannot_be_written_again(fresh_store: Datastore, erase_store: Datastore) -> None:
     """Written once holds for ever: the same document and another one are refused; the next version is not."""
     row, old = uuid.uuid4(), datetime.now(UTC) - timedelta(40)
@@ -168,6 +171,7 @@ def test_an_expired_key_cannot_be_written_again(fresh_store: Datastore, erase_st
     assert fresh_store.put_cell(row, "LOG", 2, {"n": 2}).created
 
 
+@pytest.mark.guarantee("retention-ledger")
 def test_an_aborted_run_is_not_continued(fresh_store: Datastore, erase_store: Datastore) -> None:
     """The next run is a new entry with its own moment, and erases what the aborted one left."""
     fill(fresh_store, 9)
@@ -189,6 +193,7 @@ def plan_cells(store: Datastore, number: int) -> int:
     return sum(isinstance(body, Erased) and body.erasure == number for _, _, body in stored(store).values())
 
 
+@pytest.mark.guarantee("retention-holds")
 def test_a_held_row_is_not_erased_until_it_is_released(
     fresh_store: Datastore, erase_store: Datastore, new_row: Callable[[], uuid.UUID]
 ) -> None:
@@ -209,6 +214,7 @@ def test_a_held_row_is_not_erased_until_it_is_released(
     assert erase_store.erase(held, reason="gdpr-art-17").cells == 1
 
 
+@pytest.mark.guarantee("retention-holds")
 def test_a_hold_set_during_a_run_counts_from_the_next_transaction_on(
     fresh_store: Datastore, erase_store: Datastore, new_row: Callable[[], uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +239,7 @@ def test_a_hold_set_during_a_run_counts_from_the_next_transaction_on(
     assert [fresh_store.get_cell(row, "LOG", 1) is None for row in rows] == [True, True, False]
 
 
+@pytest.mark.guarantee("retention-holds")
 def test_a_row_whose_erasure_is_recorded_cannot_be_held(
     erase_store: Datastore, new_row: Callable[[], uuid.UUID]
 ) -> None:
@@ -259,6 +266,7 @@ def test_applications_cannot_set_policies_or_holds(fresh_store: Datastore) -> No
         internals.holds.hold([uuid.uuid4()], "me", "mine")
 
 
+@pytest.mark.guarantee("retention-ledger")
 def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store: Datastore, erase_url: str) -> None:
     """Kill -9 between shards: the same entry of the ledger is completed, and counts what both runs erased."""
     cells = fill(fresh_store, 11, rows=40)
@@ -285,6 +293,7 @@ def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store:
     assert outcome.state == "done"
 
 
+@pytest.mark.guarantee("erasure-backup")
 @pytest.mark.myrocks
 def test_runs_are_repeated_after_a_restore(
     fresh_store: Datastore, erase_store: Datastore, erase_url: str, accounts: Any, tmp_path: Path, monkeypatch: Any

@@ -54,6 +54,7 @@ def first_day_over(past: list[float], future: list[float], keep: int, freed: flo
     return NEVER
 
 
+@pytest.mark.guarantee("retention-forecasts")
 @pytest.mark.parametrize("seed", range(40))
 def test_expiry_is_that_of_a_simulation_of_every_day(seed: int) -> None:
     """Random histories, futures, ages and rooms: the disk fills on the same day as in the simulation."""
@@ -107,6 +108,7 @@ def of_policies():  # type: ignore[no-untyped-def]
     )
 
 
+@pytest.mark.guarantee("retention-forecasts")
 def test_with_the_policies_in_force_the_disk_never_fills(of_policies) -> None:  # type: ignore[no-untyped-def]
     """Days until full: without retention some, with 20 days none within the forecast, with 400 as without."""
     days = {scenario.name: scenario.first.days.mid for scenario in of_policies.scenarios}
@@ -142,6 +144,7 @@ def emptied(newest: Measurement, before: datetime.date) -> Measurement:
     return replace(newest, growth=tuple(map(of_day, newest.growth)))
 
 
+@pytest.mark.guarantee("retention-forecasts")
 def test_days_that_were_erased_keep_the_growth_of_an_earlier_measurement() -> None:
     """A retention run does not look like a start of growth, and its days do not expire a second time."""
     first, newest = measurement(days=60), measurement(days=60)

@@ -65,6 +65,7 @@ def compact(server: LocalServer) -> None:
     sql(server, *(statement.decode() for statement in COMPACT))
 
 
+@pytest.mark.guarantee("myrocks-sizes")
 def test_sizes_are_those_of_the_files_and_a_rebuild_frees_obsolete_versions(own: LocalServer, eventually: Callable):
     """Statistics of tables are of no use there: 'rebuild' compacts instead, and the report predicts its result."""
     with filled(own, "sizes", "rocksdb") as store:
@@ -101,6 +102,7 @@ def test_sizes_are_those_of_the_files_and_a_rebuild_frees_obsolete_versions(own:
     assert 0.9 < measured.rebuilt_bytes.mid / compacted.stored_bytes < 1.1
 
 
+@pytest.mark.guarantee("myrocks-sizes")
 def test_a_conversion_gives_the_size_that_was_predicted(own: LocalServer):
     """'codec advise' and the report predict it in InnoDB, by compressing blocks of sampled cells."""
     with filled(own, "predicted", "innodb") as store:

@@ -31,6 +31,7 @@ def key_of(row):
     return row["row_key"], row["column_name"], row["ref_key"]
 
 
+@pytest.mark.guarantee("export-exact")
 def test_arrow_has_every_cell_with_its_exact_document(fresh_store, tail_store, new_row):
     """3,000 random documents over all columns, and awkward texts in every codec."""
     chance = random.Random(32)

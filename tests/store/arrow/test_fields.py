@@ -66,6 +66,7 @@ def same_value(value: object, other: object) -> bool:
     return type(value) is type(other) and value == other
 
 
+@pytest.mark.guarantee("export-exact")
 @each("type_name, value, expected", CASES)
 def test_a_value_is_exact_or_null_for_a_reason(type_name, value, expected):
     """Each type holds a value exactly, or gives null and counts the reason."""

@@ -64,6 +64,7 @@ def test_append_after_the_highest_ref_key_is_refused(store: schemaless.Datastore
     assert [cell.body for cell in store.get_versions(row, "STATUS")] == ["the end"]
 
 
+@pytest.mark.guarantee("append-once")
 def test_many_appenders_of_one_row_take_a_ref_key_each(store: schemaless.Datastore, row: uuid.UUID) -> None:
     """Eight threads append to one row: no ref_key is skipped or used twice."""
     start = threading.Barrier(8)
@@ -97,6 +98,7 @@ class _Faults:
         monkeypatch.setattr(Connection, "execute", faulty)
 
 
+@pytest.mark.guarantee("append-once")
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_lost_commit_reply_is_settled_by_the_added_id(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch, arrives: bool
@@ -122,6 +124,7 @@ def test_a_connection_lost_before_commit_is_rolled_back_and_repeated(
     assert [cell.added_id for cell in store.get_versions(row, "STATUS")] == [put.added_id]
 
 
+@pytest.mark.guarantee("append-once")
 def test_an_equal_body_of_another_writer_is_not_mistaken_for_this_call(
     store: schemaless.Datastore, datastore_url: str, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ def test_an_equal_body_of_another_writer_is_not_mistaken_for_this_call(
     assert [cell.body for cell in store.get_versions(row, "STATUS")] == ["same", "same"]
 
 
+@pytest.mark.guarantee("append-once")
 def test_a_commit_that_stays_open_names_its_key(
     store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:

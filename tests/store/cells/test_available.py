@@ -188,6 +188,7 @@ def outcome(store: Datastore, call: Callable[[Datastore], object]) -> object:
         return type(error)
 
 
+@pytest.mark.guarantee("reading-available")
 @pytest.mark.mysql
 @pytest.mark.parametrize("outage", [hangs, killed])
 def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventually):
@@ -224,6 +225,7 @@ def test_a_replica_fallback_is_marked_stale(lagging, primary):
     assert (exact.stale, exact.body) == (False, 2)
 
 
+@pytest.mark.guarantee("reading-available")
 @pytest.mark.mysql
 def test_versions_read_from_a_replica_may_be_incomplete(lagging, monkeypatch):
     """If the primary fails between two pages and the replica has no more versions, the end is in doubt."""

@@ -145,6 +145,7 @@ def test_put_stored_cells_twice_in_a_batch_is_compared_by_document(
         fresh_store.put_stored_cells([one, other], trusted=trusted)
 
 
+@pytest.mark.guarantee("dictionary-fetch")
 def test_ten_thousand_reads_fetch_a_dictionary_once(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connectio
             ]
 
 
+@pytest.mark.guarantee("dictionary-fetch")
 def test_a_child_forked_during_a_fetch_continues(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +236,7 @@ def test_a_child_forked_during_a_fetch_continues(
         thread.join()
 
 
+@pytest.mark.guarantee("dictionary-loss")
 @pytest.mark.parametrize(
     ("damage", "error"),
     [
@@ -280,6 +283,7 @@ def test_a_lost_or_altered_dictionary_is_named_and_can_be_restored(
             assert store.get_cell(cell.row_key, COLUMN, 1).body == cell.body  # type: ignore[union-attr]
 
 
+@pytest.mark.guarantee("dictionary-loss")
 def test_another_dictionary_under_the_number_is_found_out(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], admin: Datastore, by_root: Sql
 ) -> None:
@@ -356,6 +360,7 @@ def test_invalid_settings_are_refused(admin: Datastore) -> None:
     assert settings(internals_of(admin).catalog, admin.name) == []
 
 
+@pytest.mark.guarantee("dictionary-loss")
 def test_removal_is_refused_while_anything_may_need_it(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], admin: Datastore
 ) -> None:

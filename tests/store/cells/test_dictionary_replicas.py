@@ -49,6 +49,7 @@ def on_each(store: Datastore) -> list[object]:
     return [None if not rows else next(iter(rows.values())).dictionary for rows in found]
 
 
+@pytest.mark.guarantee("dictionary-loss")
 def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
     fresh_url: str, admin: Datastore, by_root: Sql, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -97,6 +98,7 @@ def test_a_catalog_that_lost_the_last_number_does_not_reuse_it(admin: Datastore,
     assert bring(dictionary_replicas, other.renumbered(40_001), {}).id == 40_002
 
 
+@pytest.mark.guarantee("dictionary-loss")
 def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
     admin: Datastore, by_root: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:

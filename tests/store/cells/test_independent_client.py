@@ -90,6 +90,7 @@ class Independent:
         }
 
 
+@pytest.mark.guarantee("myrocks-format")
 def test_the_store_agrees_with_an_independent_client(fresh_store, tail_store, servers, new_row):
     """Each reads what the other one wrote, by key, by row, by version and in order."""
     chosen = random.Random(454)

@@ -18,6 +18,7 @@ from schemaless.store.internals import internals_of
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.guarantee("reading-latest")
 def test_get_absent_cell_is_none(store, row):
     """Conformance 1: absence is not an error in any read."""
     store.put_cell(row, "BASE", 1, {})
@@ -31,6 +32,7 @@ def test_get_absent_cell_is_none(store, row):
     assert list(store.get_versions(row, "OTHER")) == []
 
 
+@pytest.mark.guarantee("reading-latest")
 def test_get_latest_is_the_highest_ref_key_not_the_last_written(store, row):
     """Conformance 2: the order of insertion does not matter."""
     for ref_key in (5, 9, 1):
@@ -41,6 +43,7 @@ def test_get_latest_is_the_highest_ref_key_not_the_last_written(store, row):
     assert store.get_row(row)["BASE"].ref_key == 9
 
 
+@pytest.mark.guarantee("reading-latest")
 def test_get_cell_gives_an_exact_old_version(store, row):
     """Conformance 3: old versions do not change."""
     for ref_key in range(5):
@@ -49,6 +52,7 @@ def test_get_cell_gives_an_exact_old_version(store, row):
     assert store.get_cell(row, "BASE", 2).body == {"version": 2}
 
 
+@pytest.mark.guarantee("reading-latest")
 def test_columns_are_independent_and_case_counts(store, row):
     """Conformance 4: BASE, base and BASE2 are different columns."""
     for column in ("BASE", "base", "BASE2"):
@@ -74,6 +78,7 @@ def test_get_cell_carries_its_key_id_and_time(store, row):
     assert abs(cell.created_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
+@pytest.mark.guarantee("reading-latest")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -134,6 +139,7 @@ def test_get_cells_latest_many_rows_over_all_shards(store, new_row):
     assert all(cell.body == [str(cell.row_key), "A"] for cell in found.values())
 
 
+@pytest.mark.guarantee("mixed-codecs")
 def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
     """Conformance 26: cells in every codec are read like cells in one."""
     document = {"text": "Grüße " * 40, "n": [1, 2.5, None, True], "nested": {"deep": [[]]}}
@@ -159,6 +165,7 @@ def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
         assert [cell.decode().body for cell in scanned] == [body, body]
 
 
+@pytest.mark.guarantee("corruption-detected")
 @pytest.mark.parametrize("damage", ["flip", "cut", "extend", "text"])
 def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, by_hand):
     """Conformance 27: corruption is detected and reported, never returned as data."""

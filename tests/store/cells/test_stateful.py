@@ -246,6 +246,7 @@ class Store(RuleBasedStateMachine):
                 assert ids == sorted(ids)
 
 
+@pytest.mark.guarantee("plain-dict", "myrocks-duplicates", "erased-reads")
 def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
     fresh_store, migrate_store, tail_store, erase_store, admin_url, by_hand
 ):

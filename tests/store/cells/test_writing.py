@@ -42,6 +42,7 @@ def rows_in_shard(store: Datastore, new_row: Callable[[], uuid.UUID], shard: int
     return found
 
 
+@pytest.mark.guarantee("written-once")
 def test_put_same_cell_same_body_is_a_no_op(store, row):
     """Conformance 5: writing again changes nothing and returns the added_id of the existing cell."""
     first = store.put_cell(row, "BASE", 1, {"fare": 10, "to": "JFK"})
@@ -52,6 +53,7 @@ def test_put_same_cell_same_body_is_a_no_op(store, row):
     assert again.added_id == first.added_id
 
 
+@pytest.mark.guarantee("written-once")
 @pytest.mark.parametrize("other", [{"fare": 99}, {"fare": 10.0}, {"fare": True}, {}, {"fare": 10, "x": None}, [], None])
 def test_put_same_ref_key_with_other_body_raises_conflict(store, row, other):
     """Conformance 6: a different body never replaces the first one."""
@@ -65,6 +67,7 @@ def test_put_same_ref_key_with_other_body_raises_conflict(store, row, other):
     assert store.get_cell_latest(row, "BASE").body == {"fare": 10}
 
 
+@pytest.mark.guarantee("written-once")
 def test_put_after_reencoding_is_still_the_same_cell(store, row):
     """Documents are compared, so putting a cell that was first written as legacy text stays idempotent."""
     text = b'{ "b": 1.50,\n "a": [1e2] }'
@@ -74,6 +77,7 @@ def test_put_after_reencoding_is_still_the_same_cell(store, row):
     assert not store.put_cell(row, "BASE", 1, {"b": 1.5, "a": [100.0]}, codec="json+zlib").created
 
 
+@pytest.mark.guarantee("refused-before-io")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -97,6 +101,7 @@ def test_put_with_a_key_no_cell_may_have_raises_before_any_io(store, arguments, 
         store.put_cell(*arguments, {})
 
 
+@pytest.mark.guarantee("refused-before-io")
 def test_put_with_a_body_outside_the_model_names_the_path(store, row):
     """Values that are not JSON are not converted."""
     with pytest.raises(InvalidBody, match=r"body\.fare\.parts\[1\].*set"):
@@ -116,6 +121,7 @@ def test_put_at_the_ends_of_ref_key_is_kept(store, row, ref_key):
     assert [cell.ref_key for cell in store.get_versions(row, "BASE")] == [ref_key]
 
 
+@pytest.mark.guarantee("exact-documents")
 @pytest.mark.parametrize("body", [None, False, 0, 0.0, "", [], {}, "\x00", 'it\'s \\ "quoted" %s \x1a\n'])
 def test_put_falsy_and_awkward_bodies_round_trip(store, row, body):
     """Conformance 19: falsy bodies are valid, and bytes that SQL escapes are returned unchanged."""
@@ -155,6 +161,7 @@ def test_put_cells_empty_batch_is_fine(store):
     assert store.put_cells([]) == []
 
 
+@pytest.mark.guarantee("batch-atomic")
 def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row):
     """Conformance 7: the other shards are written, and the error lists the cells that were and were not written."""
     here, there = rows_in_shard(store, new_row, 1, 3), rows_in_shard(store, new_row, 2, 2)
@@ -242,6 +249,7 @@ def test_put_cells_same_key_with_two_bodies_raises_before_any_io(store, new_row)
     assert store.get_row(one) == store.get_row(other) == {}
 
 
+@pytest.mark.guarantee("refused-before-io")
 def test_put_cells_with_one_bad_body_writes_nothing_and_names_it(store, new_row):
     """Bodies are encoded before anything is sent."""
     rows = [new_row(), new_row()]
@@ -272,6 +280,7 @@ def test_put_cells_with_look_first_uses_no_added_id(fresh_store, new_row):
     assert sorted(put.added_id for put in puts) == list(range(1, 21))
 
 
+@pytest.mark.guarantee("batch-atomic")
 def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row):
     """Cells that do not fit into one statement are still written completely or not at all."""
     rows = rows_in_shard(fresh_store, new_row, 0, 12)
@@ -330,6 +339,7 @@ def test_put_cells_with_a_created_at_no_cell_may_have_raises_before_any_io(store
     assert store.get_cell(row, "BASE", 1) is None
 
 
+@pytest.mark.guarantee("written-once", "myrocks-duplicates")
 def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
     """Eight threads write the same cells with different bodies: one thread wins in each shard."""
     rows = [new_row() for _ in range(30)]
@@ -356,6 +366,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
     assert len(outcomes) == 240
 
 
+@pytest.mark.guarantee("put-results")
 def test_put_cells_added_ids_are_right_beside_bulk_inserts(fresh_store, new_row, by_hand):
     """The ids of a batch are computed from the first one, which holds beside INSERTs of an unknown number of rows."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)

@@ -26,6 +26,7 @@ def holds(admin: Datastore) -> Holds:
     return Holds(lambda: internals_of(admin).catalog, admin.name)
 
 
+@pytest.mark.guarantee("retention-holds")
 def test_a_row_is_held_until_every_holder_has_released_it(holds: Holds, new_row: Callable[[], uuid.UUID]) -> None:
     """Holding twice is holding once; one party's release leaves the other's hold."""
     first, second = new_row(), new_row()
@@ -72,6 +73,7 @@ def test_a_held_row_is_refused_with_its_holder(
     assert (copy.row_key, copy.held_by, copy.reason, str(copy)) == (row, "court", "case-12", str(raised.value))
 
 
+@pytest.mark.guarantee("retention-holds")
 def test_holds_and_erasures_take_turns(holds: Holds, admin: Datastore, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is recorded, the other waits, and gives up with an error that says so."""
     monkeypatch.setattr("schemaless.store.erasures.holds.LOCK_WAIT_S", 0)

@@ -76,6 +76,7 @@ def ids(page: schemaless.Page[schemaless.Cell]) -> list[int]:
     return [cell.added_id for cell in page.cells]
 
 
+@pytest.mark.guarantee("feed-order")
 def test_pages_are_ordered_limited_and_strictly_after_the_location(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
@@ -97,6 +98,7 @@ def test_pages_are_ordered_limited_and_strictly_after_the_location(
     assert tail_store.get_cells_for_shard(SHARD - 1).cells == []
 
 
+@pytest.mark.guarantee("feed-order")
 def test_gaps_in_the_ids_are_passed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -116,6 +118,7 @@ def test_gaps_in_the_ids_are_passed(
     assert tail_store.get_cells_for_shard(SHARD, last.added_id) == schemaless.Page([], last.added_id)
 
 
+@pytest.mark.guarantee("feed-order")
 def test_a_cell_that_is_committed_late_is_not_skipped(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -210,6 +213,7 @@ def test_a_page_ends_before_the_first_gap_that_is_open(
         assert ids(page) == [put.added_id for put in more]
 
 
+@pytest.mark.guarantee("feed-order")
 def test_one_column_only(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -277,6 +281,7 @@ def test_following_gives_cells_as_they_come(
     assert got == list(range(20))
 
 
+@pytest.mark.guarantee("feed-order", "myrocks-feed")
 def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, primary: NodePool, database: str) -> None:
     """Case 11 with twelve threads that commit late, roll back and insert many rows at once."""
     done = threading.Event()
@@ -342,6 +347,7 @@ def test_the_end_is_settled(
         assert tail_store.end_of_shard(SHARD) == last.added_id
 
 
+@pytest.mark.guarantee("feed-loss")
 def test_a_location_beyond_the_last_cell_is_an_error(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
@@ -402,6 +408,7 @@ def unobservable(primary: NodePool) -> Iterator[None]:
             connection.execute(switch % b"YES")
 
 
+@pytest.mark.guarantee("feed-settings")
 def test_an_empty_list_of_locks_is_not_believed(
     fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -412,6 +419,7 @@ def test_an_empty_list_of_locks_is_not_believed(
             writers.observe(connection, database)
 
 
+@pytest.mark.guarantee("myrocks-feed")
 def test_without_the_list_writers_are_held_off(
     tail_store: schemaless.Datastore,
     put: Callable[..., schemaless.Put],
@@ -439,6 +447,7 @@ def test_without_the_list_writers_are_held_off(
     assert timeout == ((1,),)
 
 
+@pytest.mark.guarantee("feed-settings")
 def test_several_writers_on_one_cluster_are_refused(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -457,6 +466,7 @@ def test_several_writers_on_one_cluster_are_refused(
     assert (caught.value.shard, caught.value.node) == (SHARD, str(primary.node))
 
 
+@pytest.mark.guarantee("feed-settings")
 def test_a_read_only_server_is_no_primary(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -474,6 +484,7 @@ def test_a_read_only_server_is_no_primary(
     assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
+@pytest.mark.guarantee("feed-settings")
 def test_locks_that_had_no_room_are_noticed(flavour: str) -> None:
     """A server that could not record every lock reports that in a counter, and its list is not used."""
     with private_servers(flavour, 1, {"performance-schema-max-metadata-locks": "1"}) as (server,):

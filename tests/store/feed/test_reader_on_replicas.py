@@ -141,6 +141,7 @@ def test_a_gap_that_is_open_on_the_primary_is_open_on_the_replica(
     assert rest(store, start) == [late, put.added_id]
 
 
+@pytest.mark.guarantee("feed-replica")
 def test_a_gap_that_is_settled_waits_for_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_rolled_back_gap_is_resolved_once(
     assert len(settled._replica_marks) == 1
 
 
+@pytest.mark.guarantee("feed-replica", "myrocks-feed")
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:
     """Eight threads commit late and roll back; the replica's feed ends up equal to the primary's."""
     start = store.end_of_shard(0)

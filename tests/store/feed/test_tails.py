@@ -95,6 +95,7 @@ def test_a_gap_that_may_be_filled_keeps_its_shard_out_until_it_is_settled(store,
     assert [cell.added_id for cell in tails(store)[0].cells] == [1, 2, 3, 5, 6, 7]
 
 
+@pytest.mark.guarantee("feed-order")
 def test_ids_settled_after_the_read_do_not_count(store, put, by_hand, new_row, monkeypatch):
     """A gap that another thread has seen settled in the meantime is still a gap in rows read before that."""
     shards, late = by_hand(store), []

@@ -153,6 +153,7 @@ def test_new_cells_are_reported_to_every_listener(follow_store, put, eventually)
     assert reported["heard"] >= 5
 
 
+@pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, eventually, kill):
     """Cut again and again while cells come; none is missed, though nothing is looked at by the clock."""
@@ -171,6 +172,7 @@ def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, event
     assert reported["heard"] > 0
 
 
+@pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 @pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
 def test_cells_committed_while_not_listening_are_polled_for(follow_store, put, eventually, kill, monkeypatch, looks):
@@ -205,6 +207,7 @@ def test_cells_committed_while_not_listening_are_polled_for(follow_store, put, e
             assert {cell for cell in missed if cell in cells} == {cell for cell in missed if cell[0] == shard} != missed
 
 
+@pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 def test_cells_announced_before_they_are_visible_are_read_again(follow_store, put, eventually):
     """A wake-up may come before its row can be read: the shard stays open until it can."""
@@ -228,6 +231,7 @@ def test_cells_announced_before_they_are_visible_are_read_again(follow_store, pu
         eventually(lambda: set(cells) == there, "they are read when they are there")
 
 
+@pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
     """And it says why, with the server's words."""
@@ -261,6 +265,7 @@ def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
         next(reader.events())
 
 
+@pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 @pytest.mark.parametrize(
     ("sent", "message", "again"),

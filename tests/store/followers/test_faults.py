@@ -85,6 +85,7 @@ def proxied(servers, accounts) -> Iterator[tuple[Proxy, schemaless.Datastore]]:
     proxy.close()
 
 
+@pytest.mark.guarantee("follower-deaths")
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
 @pytest.mark.parametrize(("where", "skip"), POINTS)
 def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxied, monkeypatch, where, skip, dies):

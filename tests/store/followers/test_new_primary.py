@@ -54,6 +54,7 @@ def catalog_url(replicated: LocalServer, servers: list[LocalServer]) -> Iterator
         yield url
 
 
+@pytest.mark.guarantee("follower-promotion")
 def test_signs_of_life_go_to_the_new_primary_of_the_catalog(catalog_url, replicated, caplog):
     """The old primary rejects renewals; after the promotion, renewals and desired states go to the new one."""
     with schemaless.connect(catalog_url.replace("promoted_admin", "promoted_follow")) as store:
@@ -87,6 +88,7 @@ def put_some(store: schemaless.Datastore, new_row: Callable[[], uuid.UUID], coun
     return {(store.shard_of(put.key.row_key), put.added_id) for put in puts}
 
 
+@pytest.mark.guarantee("follower-promotion")
 def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, new_row):
     """An old primary refuses them (error 1290), and they are kept; the rest of the shards is none the worse."""
     with (

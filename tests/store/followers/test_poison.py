@@ -73,6 +73,7 @@ def healthy_deaths(*supervisors: Supervisor) -> int:
     return sum(seat.kills for supervisor in supervisors for seat in supervisor._healthy)
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_thirty_cells_that_kill_their_worker_stop_no_other_shard(follow_store, put, log):
     """With two workers, only one of them dies; the other shards are drained before most of these cells had a turn."""
     poisonous = put(0, [EXITS] * 30)
@@ -87,6 +88,7 @@ def test_thirty_cells_that_kill_their_worker_stop_no_other_shard(follow_store, p
     assert len(before) < len(poisonous) / 2
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_a_quarantined_shard_is_shown_with_its_cause_and_its_cells_are_parked_replayed_and_skipped(
     follow_store, put, log
 ):
@@ -128,6 +130,7 @@ def test_a_quarantined_shard_is_shown_with_its_cause_and_its_cells_are_parked_re
     run("the others came through, and the shard is healthy", lambda: parked(0) and seen[-1].shards[0].state == RUNNING)
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_two_supervisors_of_a_trigger_lose_one_worker_to_a_shard(follow_store, put, log):
     """What the row says keeps the workers of the other one away from it."""
     put(0, [EXITS] * 4)
@@ -177,6 +180,7 @@ class Hurt:
         return self.done == len(self.hows) and not self.frozen and self.ended()
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_a_fifth_of_cells_that_kill_fail_or_hang_and_workers_killed_and_frozen_miss_nothing(follow_store, put, log):
     """At least once to the end, in the order of each shard; whatever is at fault is parked, and nothing else."""
     chance = random.Random(28)

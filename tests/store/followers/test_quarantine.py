@@ -45,6 +45,7 @@ def test_quarantined_shards_are_dealt_to_workers_for_them():
     assert View((healthy, quarantine), {}).owner(PAIR) == HEALTHY
 
 
+@pytest.mark.guarantee("follower-poison")
 @pytest.mark.parametrize("proof", ["enough cells", "a while at its end"])
 def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(settings, put, works, proof):
     """Its owner loses it, no worker for healthy shards claims it, and its cells are handled one at a time."""

@@ -74,6 +74,7 @@ def test_every_cell_is_handled_once_in_the_order_of_its_shard(settings, put, wor
         assert rows[NAME, shard].worker == "one"
 
 
+@pytest.mark.guarantee("follower-at-least-once")
 @pytest.mark.mysql
 def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, works):
     """Case 23: a successor continues after a clean stop, or from the last checkpoint after a crash."""
@@ -125,6 +126,7 @@ def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put
     assert sorted(seen.cells) == sorted(there)
 
 
+@pytest.mark.guarantee("follower-one-owner")
 @pytest.mark.mysql
 def test_a_worker_frozen_past_its_lease_changes_nothing(settings, put, works, eventually, follow_store):
     """A frozen process that resumes has lost its shards: its locations match no row, and no cell is missed."""
@@ -160,6 +162,7 @@ def test_a_worker_frozen_past_its_lease_changes_nothing(settings, put, works, ev
     )
 
 
+@pytest.mark.guarantee("follower-one-owner")
 @pytest.mark.mysql
 def test_a_suspended_worker_reads_its_rows_before_it_continues(settings, put, works, follow_store, monkeypatch):
     """Its clock stood still while another worker handled its cells, and the binary log reports those cells to it."""
@@ -190,6 +193,7 @@ def test_a_suspended_worker_reads_its_rows_before_it_continues(settings, put, wo
     assert len(sleeper.leases.held) == 4, "it claims the shards that have no owner"
 
 
+@pytest.mark.guarantee("follower-one-owner")
 @pytest.mark.mysql
 def test_the_owner_of_a_removed_follower_owns_nothing_of_its_successor(settings, put, works):
     """If it is created again under its name, its epochs start above the old ones."""
@@ -208,6 +212,7 @@ def test_the_owner_of_a_removed_follower_owns_nothing_of_its_successor(settings,
     assert lost == set(heir.leases.held)
 
 
+@pytest.mark.guarantee("follower-one-owner")
 @pytest.mark.mysql
 def test_a_worker_that_lost_the_shard_parks_nothing(settings, put, works, follow_store):
     """The insert and the location are one transaction, which requires the epoch."""
@@ -231,6 +236,7 @@ def test_a_worker_that_lost_the_shard_parks_nothing(settings, put, works, follow
     assert (found.location, found.parked) == (99, 1)
 
 
+@pytest.mark.guarantee("follower-one-owner")
 @pytest.mark.mysql
 def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works):
     """They are written in one statement, or one by one if that does not match all rows."""
@@ -246,6 +252,7 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
     assert [rows[pair].location == 5_000 for pair in pairs] == [False, True, True, True]
 
 
+@pytest.mark.guarantee("follower-at-least-once")
 @pytest.mark.mysql
 def test_cells_that_are_committed_late_are_handled(settings, put, works, follow_store, by_hand, new_row, monkeypatch):
     """An open transaction delays its own shard only, and no cell after it is skipped.
@@ -281,6 +288,7 @@ def test_cells_that_are_committed_late_are_handled(settings, put, works, follow_
     assert sorted(seen.cells) == sorted(there | {(1, late_id)})
 
 
+@pytest.mark.guarantee("follower-start")
 @pytest.mark.mysql
 def test_no_worker_creates_a_row(settings, put, works, by_hand, follow_store, eventually):
     """A shard whose row is missing waits, and the others continue."""
@@ -319,6 +327,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
     assert settings.create(NAME, {}, lambda shard: 0) is True
 
 
+@pytest.mark.guarantee("follower-start")
 @pytest.mark.mysql
 def test_an_interrupted_creation_continues_and_keeps_existing_rows(follow_store, monkeypatch):
     """Existing rows keep their locations, and nothing runs until all rows exist."""
@@ -379,6 +388,7 @@ def test_one_column_only(settings, put, works):
     assert all(lease.reached == lease.top for lease in worker.leases.held.values())
 
 
+@pytest.mark.guarantee("follower-turns")
 @pytest.mark.mysql
 def test_each_shard_gets_its_turn_although_the_first_ones_always_have_more(settings, put, works):
     """However short the turn, one page is handled, and the next turn starts with another shard.
@@ -399,6 +409,7 @@ def test_each_shard_gets_its_turn_although_the_first_ones_always_have_more(setti
     assert served == [{0}, {1}, {2}, {3}]
 
 
+@pytest.mark.guarantee("follower-turns")
 @pytest.mark.mysql
 @pytest.mark.parametrize("dealt_to", ["this one", "another"])
 def test_a_shard_rewound_by_a_move_goes_to_the_worker_it_is_assigned_to(settings, put, works, monkeypatch, dealt_to):

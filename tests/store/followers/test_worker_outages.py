@@ -50,6 +50,7 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
     assert {lease.reason for lease in worker.leases.held.values()} <= {None, ""}
 
 
+@pytest.mark.guarantee("follower-turns")
 @pytest.mark.mysql
 def test_a_shard_continues_as_soon_as_its_server_answers_again(settings, put, works, monkeypatch):
     """And no sooner; a look that meets the same makes the wait no longer."""

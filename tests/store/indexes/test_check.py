@@ -48,6 +48,7 @@ def test_progress_within_a_shard_is_reported(kept, fresh_store, keys):
         assert max(steps) < 0.3
 
 
+@pytest.mark.guarantee("index-damage")
 def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
     """Of 100 rows 7 are missing, 6 stale, 5 ahead, 4 orphans and 3 in another shard; 2 have no entry, 1 lags."""
     rows = [new_row() for _ in range(100)]
@@ -105,6 +106,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     assert invoke("index", "check", "client_trips", url=follow_url).code == 0
 
 
+@pytest.mark.guarantee("index-damage")
 def test_a_lost_follower_row_is_reported_and_recreated(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
     """Without it no worker maintains the shard, so nothing there counts as lagging; workers then read it again."""
     entry = kept.fill()
@@ -257,6 +259,7 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
     assert invoke("check", url=admin_url).code == 0
 
 
+@pytest.mark.guarantee("myrocks-indexes")
 @pytest.mark.myrocks(only=True)
 def test_tables_in_another_storage_engine_than_recorded_are_named(
     followed,

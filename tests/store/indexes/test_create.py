@@ -62,6 +62,7 @@ def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
         assert not [name for name in Settings(internals_of(root).follower_access).all() if name.startswith("index:")]
 
 
+@pytest.mark.guarantee("myrocks-indexes")
 @pytest.mark.myrocks(only=True)
 def test_entries_are_in_the_engine_of_the_cluster_and_a_rebuild_converts_them(
     kept, fresh_store, admin_url, by_hand, new_row, caplog

@@ -51,6 +51,7 @@ def every(index: schemaless.Index, limit: int = 100, **query: Any) -> list[schem
 # ---- the conformance cases
 
 
+@pytest.mark.guarantee("index-refusals")
 def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_batches(kept, fresh_store, new_row):
     """Conformance case 14: 600 cells exist before the index is created, one is written while it is built."""
     rows = [new_row() for _ in range(600)]
@@ -78,6 +79,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     assert backfill.ids == 601
 
 
+@pytest.mark.guarantee("index-query")
 def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
     """Conformance case 15: the row has changed and the index has not caught up; a stale match is filtered."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -94,6 +96,7 @@ def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
     assert index.query(client=CLIENT).rows == []
 
 
+@pytest.mark.guarantee("index-query")
 def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand, new_row):
     """Conformance case 16: an entry of a row that does not exist."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -107,6 +110,7 @@ def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand,
     assert (page.rows, page.next) == ([], None)
 
 
+@pytest.mark.guarantee("index-refusals")
 def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monkeypatch):
     """Conformance case 17: nothing is sent to any server."""
     kept.fill()
@@ -150,6 +154,7 @@ def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
     return made
 
 
+@pytest.mark.guarantee("index-query")
 @pytest.mark.long
 def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_row):
     """150 seeded queries: every operator and type, boundary values, truncated text, both directions, page by page."""
@@ -184,6 +189,7 @@ def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_r
     assert found > 500
 
 
+@pytest.mark.guarantee("index-order")
 def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store, by_hand, new_row):
     """By EXPLAIN, with 2,000 entries in the shard: a covering read of the key 'query', without a filesort."""
     entry = kept.fill()
@@ -269,6 +275,7 @@ def test_an_impossible_query_says_which_ones_are_possible(query, said):
 # ---- two columns, the shard field moves
 
 
+@pytest.mark.guarantee("index-moves")
 def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row):
     """The shard field changes, disappears and returns; one version arrives late, with a lower ref_key."""
     row = new_row()
@@ -297,6 +304,7 @@ def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row)
     assert seen() == [(7, None)]
 
 
+@pytest.mark.guarantee("index-wait")
 def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
     """It returns once the index has caught up, or on timeout; at once for a row without an entry."""
     kept.fill()
@@ -316,6 +324,7 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 # ---- another definition, dropping
 
 
+@pytest.mark.guarantee("index-redefined")
 def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     kept, fresh_store, admin_store, new_row, accounts, fresh_url
 ):
@@ -362,6 +371,7 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     assert indexes_of(admin_store).create(other)[0].number == new.number + 1
 
 
+@pytest.mark.guarantee("index-redefined")
 def test_a_table_of_another_definition_is_not_used(kept, fresh_store, by_hand):
     """After the catalog or the shard was restored from an earlier backup."""
     entry = kept.fill()
@@ -448,6 +458,7 @@ def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, mo
     assert "ZeroDivisionError: integer division or modulo by zero" in reasons
 
 
+@pytest.mark.guarantee("index-query")
 def test_a_damaged_cell_keeps_no_other_row_from_being_found(kept, fresh_store, by_hand, new_row):
     """Its row is found by its other values; the result has the error in place of the cell."""
     damaged, whole = (fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key for _ in range(2))

@@ -10,6 +10,7 @@ from tests.store.indexes.live import NOT_SET_BACK, LiveIndex
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.guarantee("index-late")
 @pytest.mark.parametrize("control", ["", NOT_SET_BACK], ids=["as it is", "followers are not set back"])
 def test_index_workers_killed_and_frozen_lose_no_entry(accounts, fresh_url, tmp_path, control):
     """SIGKILL and SIGSTOP at random moments and at the worst one, while cells are written; half of the rows once only.

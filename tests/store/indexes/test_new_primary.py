@@ -43,6 +43,7 @@ def url(own_accounts: Accounts, replicated: LocalServer) -> str:
     return made
 
 
+@pytest.mark.guarantee("lost-connection-rereads")
 def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_accounts, replicated, new_row):
     """It accepts writes and has every table, but no entry is written and no query is read there."""
     with schemaless.connect(own_accounts.root(url)) as store:

@@ -128,6 +128,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert "no trigger has run yet" in call("status").out
 
 
+@pytest.mark.guarantee("follower-poison")
 @pytest.mark.once
 def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     start, tmp_path, fresh_store, follow_store, new_row, eventually
@@ -193,6 +194,7 @@ def test_a_worker_that_starts_is_not_interrupted(start, tmp_path, fresh_store, n
     assert set((tmp_path / "kept").read_text().split()) == {str(row)}
 
 
+@pytest.mark.guarantee("follower-idempotent")
 @pytest.mark.once
 def test_the_example_bills_each_trip_once_with_a_crash_in_the_middle(accounts, fresh_url):
     """As it is run by hand: the bills add up, though a worker died between a bill and the word that it was written."""

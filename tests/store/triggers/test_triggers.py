@@ -184,6 +184,7 @@ def test_a_child_that_a_function_forks_ends_with_the_call(put, works, triggers, 
     assert triggers.parked("keep", [SHARD]) == []
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_a_call_that_returns_a_coroutine_is_a_failed_attempt(put, works, triggers):
     """The cell does not count as done, and the error says why."""
 
@@ -247,6 +248,7 @@ def test_a_trigger_that_is_run_first_begins_at_the_end_unless_told_otherwise(put
     assert seen == ["after", "between"]
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_failures_are_tried_again_then_parked_and_the_others_go_on(put, works, triggers, follow_store):
     """By default after eight attempts; later cells of the shard wait, other shards do not."""
     calls = []
@@ -280,6 +282,7 @@ def test_failures_are_tried_again_then_parked_and_the_others_go_on(put, works, t
     assert triggers.status("fail").shards[SHARD].row.parked == 1
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_attempts_go_on_where_another_worker_left_them(put, works, triggers):
     """They are counted in the shard, not in a process."""
     attempts = []
@@ -349,6 +352,7 @@ def test_park_cell_parks_at_once_and_retry_later_does_not_count(put, works, trig
         schemaless.RetryLater(-1)
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_the_limit_of_parked_cells_stops_the_shard_before_the_cell(put, works, triggers, fresh_store):
     """Case 24: no more is parked, the cell is not passed over, other shards go on; room and 'resume' let it go on."""
     seen = []
@@ -384,6 +388,7 @@ def test_the_limit_of_parked_cells_stops_the_shard_before_the_cell(put, works, t
     assert not triggers.status("fail").stands
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_a_body_that_does_not_decode_is_parked_as_such(put, works, triggers, by_hand, follow_store):
     """No attempt can succeed; the function does not see the cell."""
     seen = []
@@ -485,6 +490,7 @@ def test_a_cell_that_kills_its_replayer_is_replayed_three_times(put, works, trig
     assert (parked.replay, parked.attempts, parked.error) == (False, 2, DIED)
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_replayed_cells_that_come_through_are_parked_no_more(put, works, triggers):
     """Once each, beside the cells that come; those that fail again stay, with their newest error."""
     mended = []
@@ -560,6 +566,7 @@ def test_parked_cells_are_read_shown_and_replayed_a_few_at_a_time(
     assert triggers.parked_count("fail", range(4)) == 0
 
 
+@pytest.mark.guarantee("follower-parked")
 def test_reset_delivers_cells_after_the_location_again(put, works, triggers, follow_store):
     """The shard's owner loses it; cells parked after the location are delivered again."""
     seen = []
@@ -582,6 +589,7 @@ def test_reset_delivers_cells_after_the_location_again(put, works, triggers, fol
     assert triggers.location_since(SHARD, datetime.now(UTC)) == puts[0].added_id - 1
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_a_hanging_function_is_named_and_other_shards_continue(put, works, triggers, follow_store, eventually):
     """Others take them over; who waits for what, and since when, is in the status."""
     hang = threading.Event()
@@ -619,6 +627,7 @@ def test_a_hanging_function_is_named_and_other_shards_continue(put, works, trigg
     assert seen.count("hangs") == 1
 
 
+@pytest.mark.guarantee("follower-poison")
 def test_a_call_over_its_timeout_ends_the_process(put, works, monkeypatch, eventually):
     """Its successor is careful, so that the cell is parked in its turn."""
     ended = []
