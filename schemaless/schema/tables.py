@@ -422,8 +422,7 @@ erasure_follower: Final = _table(
 heartbeat_metadata: Final = MetaData()
 
 # A cluster's own database. Its tables are created if missing, without revisions, because their contents can be rebuilt.
-# Tokens are worthless after a second. An earlier table `heartbeat` with one token per cluster cannot be dropped by any
-# role, hence the new name.
+# Tokens are worthless after a second.
 heartbeat_token: Final = _table(
     "heartbeat_token",
     heartbeat_metadata,

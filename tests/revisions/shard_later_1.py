@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic.operations import Operations
 
 revision = "shard_later_1"
-down_revision = "shard_0003"
+down_revision = "shard_0001"
 branch_labels = None
 depends_on = None
 
