@@ -136,23 +136,12 @@ def test_the_reference_matches_docstrings_and_help_texts():
 
 
 def test_every_page_is_listed_in_the_overview():
-    """docs/README.md leads to each page; the site's navigation is built from it. Logs and commands are below a page."""
+    """docs/README.md leads to each page; the site's navigation is built from it."""
     overview = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("\n## Tutorials\n")[2]
     listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)$", overview, re.MULTILINE)
-    below = {page for page in ROOT.glob("docs/**/*.md") if page.parent.with_suffix(".md").exists()}
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in {*ROOT.glob("docs/**/*.md")} - below}
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
 
-    assert sorted(link for link in listed if not link.startswith("../")) == sorted(pages - {"README.md"})
-
-
-def test_every_page_of_a_command_is_in_the_sidebar():
-    """With navigation.indexes, a page index.md is its section's own page: the command 'index' would have no entry."""
-    features = re.findall(r"^    - ([a-z.]+)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    named = [page for page in ROOT.glob("docs/*/**/*.md") if page.stem.lower() in ("index", "readme")]
-
-    assert "search.highlight" in features
-    assert (ROOT / "docs" / "reference" / "cli" / "index.md") in named
-    assert "navigation.indexes" not in features
+    assert sorted(link for link in listed if not link.startswith("../")) == sorted(pages)
 
 
 # ---- docs/troubleshooting.md

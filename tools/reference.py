@@ -3,7 +3,7 @@
     python tools/reference.py            write the pages
     python tools/reference.py --check    change nothing; exit status 1 if a page is missing or stale
 
-``pages`` returns them without writing, for the test that compares them with the files.
+``make docs`` runs it before it builds the site; ``stale`` is for the test that compares the pages with the code.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import schemaless
 import schemaless.aio
 from schemaless import errors
 from schemaless.cli.main import cli
+from schemaless.cli.man import commands_below
 from schemaless.monitoring.metrics.exporter import COLLECTORS, OWN
 
 ROOT = Path(__file__).parents[1]
@@ -136,7 +138,7 @@ def alias(name: str) -> str:
 def name_of(name: str, module: Any = schemaless) -> Iterator[str]:
     """Yield the section about a public name that is not an exception."""
     value = getattr(module, name)
-    yield f"### {name}\n"
+    yield f"### {'aio.' if module is schemaless.aio and name == 'connect' else ''}{name}\n"
     if inspect.isfunction(value):
         yield signature(name, value)
         yield from described(value.__doc__ or "")
@@ -174,27 +176,22 @@ def api() -> str:
     lines = [
         "# API reference\n",
         GENERATED.format("the docstrings of the package"),
-        "`import schemaless` provides these names, and no others are promised. Exceptions link to advice.\n",
+        "`import schemaless` has these names, and `import schemaless.aio` those [for asyncio](#asyncio). No others",
+        "are promised. Exceptions link to advice.\n",
     ]
     for title, names in {**GROUPS, "Others": rest}.items():
         if names:
             lines.append(f"## {title}\n")
             for name in names:
                 lines += name_of(name)
-    lines += ["## Exceptions\n", *exceptions()]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def aio() -> str:
-    """Return the page about the asyncio client."""
-    lines = [
-        "# asyncio API reference\n",
-        GENERATED.format("the docstrings of the package"),
-        "`import schemaless.aio` has these names; [the guide](../asyncio.md) shows how to use them. The method of the",
-        "same name in the [API reference](api.md) describes arguments and exceptions.\n",
+    lines += [
+        "## asyncio\n",
+        "[The guide](../asyncio.md) shows how to use these names. The method of the same name in `Datastore` describes",
+        "arguments and exceptions.\n",
     ]
     for name in ("connect", "AsyncDatastore", "AsyncIndex"):
         lines += name_of(name, schemaless.aio)
+    lines += ["## Exceptions\n", *exceptions()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -216,48 +213,24 @@ def metrics() -> str:
 # ---- the command line
 
 
-def commands(group: click.Group, parent: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield each command below a group with the context that its help needs, groups before their commands."""
-    for name in group.list_commands(parent):
-        command = group.get_command(parent, name)
-        assert command is not None
-        context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
-        yield command, context
-        if isinstance(command, click.Group):
-            yield from commands(command, context)
-
-
 def help_text(text: str) -> Iterator[str]:
-    """Yield a command's help as Markdown: text that Click must not wrap as code, examples as commands."""
+    """Yield a command's help as Markdown: indented lines as code, those of examples as commands."""
     for paragraph in inspect.cleandoc(text).split("\n\n"):
-        if paragraph.startswith("    "):
-            yield f"```text\n{inspect.cleandoc(paragraph)}\n```\n"
-        elif not paragraph.startswith("\b"):
-            yield escaped(paragraph) + "\n"
-        else:
-            kept = paragraph[1:].lstrip("\n") + "\n"
-            if kept.startswith("- "):
-                yield escaped(kept)
-                continue
-            if kept.startswith(" "):
-                yield "```text\n" + "\n".join(cleaned(kept)) + "\n```\n"
-            for head, block in re.findall(r"^(\S.*)\n((?: .*\n)*)", kept, re.MULTILINE):
-                yield escaped(head) + "\n"
-                if head.startswith("Example"):
-                    yield "```console\n" + "\n".join(prompted(cleaned(block))) + "\n```\n"
-                elif block:
-                    yield "```text\n" + "\n".join(cleaned(block)) + "\n```\n"
-
-
-def prompted(lines: list[str]) -> list[str]:
-    """Return lines of commands, each with a prompt except continuation lines."""
-    before = ["", *lines]
-    return [line if last.endswith("\\") else f"$ {line}" for last, line in zip(before, lines, strict=False)]
-
-
-def cleaned(text: str) -> list[str]:
-    """Return the lines of indented text without their common indentation."""
-    return inspect.cleandoc("\n" + text).splitlines()
+        lines = paragraph.removeprefix("\b\n").splitlines()
+        if lines[0].startswith("- "):
+            yield escaped("\n".join(lines)) + "\n"
+            continue
+        head = ""
+        for indented, block in groupby(lines, lambda line: line.startswith(" ")):
+            part = textwrap.dedent("\n".join(block))
+            if not indented:
+                head = part
+                yield escaped(part) + "\n"
+            elif head.startswith("Example"):
+                # A prompt at each line that does not continue one.
+                yield "```console\n" + re.sub(r"(?m)^(?<!\\\n)", "$ ", part) + "\n```\n"
+            else:
+                yield "```text\n" + part + "\n```\n"
 
 
 def escaped(text: str) -> str:
@@ -267,9 +240,9 @@ def escaped(text: str) -> str:
     return re.sub(r"[<>*](?![^`]*`)", lambda match: f"\\{match.group()}", text)
 
 
-def command_page(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
-    """Yield the page of a command: usage, help and options."""
-    path = context.command_path
+def command_text(context: click.Context, level: int) -> Iterator[str]:
+    """Yield the section about a command: usage, help and options."""
+    command, path = context.command, context.command_path
     yield f"{'#' * level} {path}\n"
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"```text\n{path} {usage}\n```\n"
@@ -296,38 +269,34 @@ def shortened(record: tuple[str, str]) -> tuple[str, str]:
     return f"{name} CHOICE", f"{what} One of {', '.join(choices.removesuffix(']').split('|'))}."
 
 
-def pages() -> dict[Path, str]:
-    """Return the pages of the reference, by file."""
+def commands() -> str:
+    """Return the page about the commands: a table of them, then each group with its commands."""
     os.environ.pop("SCHEMALESS_URL", None)  # an option's help would show values from the environment
     top = click.Context(cli, info_name="schemaless", **cli.context_settings)
-    found = {FOLDER / "api.md": api(), FOLDER / "aio.md": aio(), FOLDER / "metrics.md": metrics()}
-    overview = ["# CLI reference\n", GENERATED.format("the commands' own help")]
-    overview += [*command_page(cli, top, 2), "| command | what it does |\n|---|---|"]
-    lines: list[str] = []
-    for command, context in commands(cli, top):
-        path = context.command_path.removeprefix("schemaless ")
-        noun = path.partition(" ")[0]
-        file = FOLDER / "cli" / f"{noun}.md"
-        if path == noun:
-            lines = [*command_page(command, context, 1)]
-            lines.insert(1, GENERATED.format("the command's own help"))
-        else:
-            lines += command_page(command, context, 2)
-        anchor = "" if path == noun else f"#{context.command_path.replace(' ', '-')}"
-        if not isinstance(command, click.Group):
-            summary = one_line(command.get_short_help_str(200))
-            overview.append(f"| [`{context.command_path}`](cli/{noun}.md{anchor}) | {escaped(summary)} |")
-        found[file] = "\n".join(lines).rstrip() + "\n"
-    found[FOLDER / "cli.md"] = "\n".join(overview).rstrip() + "\n"
-    return found
+    below = list(commands_below(top))
+    lines = ["# CLI reference\n", GENERATED.format("the commands' own help"), *command_text(top, 2)]
+    lines.append("| command | what it does |\n|---|---|")
+    for context in below:
+        if not isinstance(context.command, click.Group):
+            path = context.command_path
+            summary = escaped(one_line(context.command.get_short_help_str(200)))
+            lines.append(f"| [`{path}`](#{path.replace(' ', '-')}) | {summary} |")
+    lines.append("")
+    for context in below:
+        lines += command_text(context, 2 if context.parent is top else 3)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+PAGES = {FOLDER / "api.md": api, FOLDER / "commands.md": commands, FOLDER / "metrics.md": metrics}
 
 
 def stale() -> list[str]:
-    """Return the pages that are missing, outdated, or about a command that no longer exists."""
-    wanted = pages()
-    there = set(FOLDER.glob("**/*.md"))
-    wrong = [path for path, text in wanted.items() if path not in there or path.read_text(encoding="utf-8") != text]
-    return sorted(path.relative_to(ROOT).as_posix() for path in {*wrong, *(there - wanted.keys())})
+    """Return the pages that are missing or outdated."""
+    return [
+        path.relative_to(ROOT).as_posix()
+        for path, page in PAGES.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != page()
+    ]
 
 
 def main() -> int:
@@ -337,12 +306,8 @@ def main() -> int:
         for name in wrong:
             print(f"{name} is not what 'make reference' writes", file=sys.stderr)
         return 1 if wrong else 0
-    wanted = pages()
-    for path in set(FOLDER.glob("**/*.md")) - wanted.keys():
-        path.unlink()
-    for path, text in wanted.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8")
     return 0
 
 

@@ -33,16 +33,14 @@ def sections() -> dict[str, list[tuple[str, str]]]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Build the navigation from docs/README.md, with the commands below their overview."""
+    """Build the navigation from docs/README.md."""
     nav: list[Any] = [{"Start": "README.md"}]
     for kind, pages in sections().items():
         items: list[Any] = []
         for title, file in pages:
             if file.startswith("../"):
                 file = f"{COPIES}/{file.removeprefix('../')}"
-            folder = DOCS / file.removesuffix(".md")
-            below = sorted(path.relative_to(DOCS).as_posix() for path in folder.glob("*.md")) if folder.is_dir() else []
-            items.append({title: [file, *below]} if below else {title: file})
+            items.append({title: file})
         only = next(iter(items[0].values())) if len(items) == 1 else items
         nav.append({kind: only})
     config.nav = nav

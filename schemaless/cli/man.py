@@ -42,7 +42,7 @@ def _page(root: click.Context) -> Iterator[str]:
     yield from (".SH DESCRIPTION", *_text(rest))
     yield from (".SH OPTIONS", *_options(root))
     yield ".SH COMMANDS"
-    for context in _commands(root):
+    for context in commands_below(root):
         yield f".SS {_escaped(' '.join((context.command_path, *context.command.collect_usage_pieces(context))))}"
         yield from _text(inspect.cleandoc(context.command.help or ""))
         yield from _options(context)
@@ -51,7 +51,7 @@ def _page(root: click.Context) -> Iterator[str]:
         yield from (".TP", f".B {name}", _escaped(meaning))
 
 
-def _commands(context: click.Context) -> Iterator[click.Context]:
+def commands_below(context: click.Context) -> Iterator[click.Context]:
     """Yield a context for each command below ``context``; a group precedes the commands in it."""
     group = context.command
     if not isinstance(group, click.Group):
@@ -60,7 +60,7 @@ def _commands(context: click.Context) -> Iterator[click.Context]:
         if (command := group.get_command(context, name)) is not None:
             below = click.Context(command, info_name=name, parent=context)
             yield below
-            yield from _commands(below)
+            yield from commands_below(below)
 
 
 def _options(context: click.Context) -> Iterator[str]:
