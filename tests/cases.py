@@ -1,7 +1,7 @@
 """Cases of one test in one item.
 
-pytest takes some milliseconds for an item, on each of two sides. Where a case takes less, and there are many of them,
-that was a minute of every run.
+pytest takes some milliseconds for an item. Where a case takes less, and there are many of them, that was a minute of
+every run.
 """
 
 from __future__ import annotations

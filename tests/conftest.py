@@ -47,7 +47,6 @@ from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
 from tests.scratch import in_memory
 from tests.skips import PRIVATE_ONLY
-from tests.whole_run import WholeRun, belongs, is_for_either_side
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _KINDS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -58,8 +57,10 @@ _ON_TWO_SERVERS = (
     "test_shards_swapped_between_servers_are_refused",
     "test_info_shows_topology_and_counts_exactly_when_asked",
 )
-# How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("schemaless", deadline=None)
+# How long an example takes says how busy the machine is. The suite has the same examples in each run; 'make test-all'
+# has other ones each time, and more.
+hypothesis.settings.register_profile("schemaless", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("long", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("schemaless")
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
@@ -67,14 +68,13 @@ _rows = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make SIGTERM unwind like Ctrl-C, so that servers are stopped; end progress at 100 %; choose a folder."""
+    """Make SIGTERM unwind like Ctrl-C, so that servers are stopped; choose a folder."""
 
     def interrupt(signum: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     config.stash[_PASSWORD] = foreign.configure()
-    config.pluginmanager.register(WholeRun())
     # A process of xdist has this from the one that started it.
     if (folder := in_memory()) is not None:
         # At the end, after multiprocessing has removed a folder of its own in there, which has priority -100.
@@ -82,12 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what foreign servers are not fit for; leave out what another side runs; begin with what is long."""
-    side = os.environ.get("SCHEMALESS_SIDE")
-    if side is not None:
-        beside = [item for item in items if not belongs(item, int(side))]
-        config.hook.pytest_deselected(items=beside)
-        items[:] = [item for item in items if belongs(item, int(side))]
+    """Skip tests that foreign servers or storage engines are not fit for."""
     elsewhere = [
         item for item in items if is_for_myrocks_only(item) and item.callspec.params["server_kind"] != "myrocks"
     ]
@@ -97,8 +92,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("innodb")
         if marker is not None and item.callspec.params["server_kind"] == "myrocks":
             item.add_marker(pytest.mark.skip(reason=f"about InnoDB: {marker.args[0]}"))
-    # What either side may run comes last, so that the one that has nothing else takes it over.
-    items.sort(key=lambda item: (item.get_closest_marker("long") is None, is_for_either_side(item.path)))
     socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY} (comes in through the socket of one)")
     second = pytest.mark.skip(
         reason="SERVER names one server, and this test spreads a datastore over two: name a second, or SERVER=mysql"

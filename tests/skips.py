@@ -19,7 +19,7 @@ NATIVE_NOT_BUILT = (
 NATIVE_NOT_USED = (
     NATIVE_NOT_BUILT
     if ENGINE.fast
-    else "SCHEMALESS_FAST=0, so the engine is without the native extension; 'make test FAST=1' runs this"
+    else "SCHEMALESS_FAST=0, so the engine is without the native extension; SCHEMALESS_FAST=1 runs this"
 )
 """For what asks the engine of this run, where that has no native extension."""
 

@@ -29,7 +29,7 @@ from schemaless.cli.main import _NOUNS, cli
 from schemaless.local.description import LocalServer
 from tests.cases import each
 
-pytestmark = [pytest.mark.once, pytest.mark.long]
+pytestmark = [pytest.mark.once]
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_house import ROOT, nodes_of, relative
 
-pytestmark = [pytest.mark.once, pytest.mark.long]
+pytestmark = [pytest.mark.once]
 
 SQL = re.compile(
     # What a statement begins with, "{}" being what an f-string puts there.

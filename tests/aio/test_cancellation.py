@@ -21,7 +21,7 @@ from tests.aio.random_cancelling import Run, connections_of
 from tests.aio.slow_proxy import SlowProxy, slow_proxy
 from tests.loopback import Loopback
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"there before {number}") for number in range(12)]
 SHARDS = 2

@@ -7,7 +7,7 @@ import pytest
 import schemaless
 from tests.store.cells.test_stateful import agree
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.mark.guarantee("aio-parity")

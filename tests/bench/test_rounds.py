@@ -26,8 +26,6 @@ from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
 from tests.skips import shared
 
-pytestmark = pytest.mark.shared
-
 
 def corpus(*documents):
     return Corpus("made", "for tests", list(documents), [str(n) for n in range(len(documents))], False, "0" * 64)

@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LEG = {"flight": 1545, "utc_hour": "2013-01-01T10:00:00Z", "carrier": {"code": "UA"}, "weather": None}
 LOGBOOK = {"tail_number": "N14228", "year": 2013, "month": 1, "legs": [LEG, LEG | {"flight": 1714, "delay": -2.5}]}
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture

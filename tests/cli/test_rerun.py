@@ -29,7 +29,7 @@ from schemaless.store.internals import internals_of
 from tests.accounts import Accounts
 from tests.ops.migrate.originals import load
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long]
+pytestmark = [pytest.mark.mysql]
 
 CHILD = """
 import os, signal, sys

@@ -21,7 +21,7 @@ from schemaless.ops.migrate.verify import check
 from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long]
+pytestmark = [pytest.mark.mysql]
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + b"\n" for number in range(1_500)]

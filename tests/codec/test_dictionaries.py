@@ -32,6 +32,8 @@ from schemaless.codec.training import part_of, train
 from schemaless.errors import DecodedSizeExceeded, DictionaryDamaged, InvalidInput, UnknownDictionary
 from tests.dictionaries import ZSTD, document, training
 
+pytestmark = pytest.mark.twice
+
 DICTIONARY = training().dictionary
 WITH = replace(ZSTD, dictionary=DICTIONARY)
 JSON_WITH = replace(codec_named("json+zstd"), dictionary=DICTIONARY)

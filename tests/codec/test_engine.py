@@ -23,6 +23,8 @@ from schemaless.codec.envelope import decode_body, dictionary_of, encode_body, s
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 
+pytestmark = pytest.mark.twice
+
 PACKAGES = ("msgspec", "orjson", "ormsgpack")
 GOLDEN = [
     path

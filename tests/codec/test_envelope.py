@@ -117,7 +117,6 @@ def test_encode_below_the_threshold_is_stored_plain(engine: Engine) -> None:
         assert describe_body(body).name == name
 
 
-@pytest.mark.shared  # it names its engine
 def test_encode_too_large_raises(engine: Engine) -> None:
     """A body that no table holds is refused when it is encoded; one byte less is not."""
     fits = "x" * (MAX_BODY_BYTES - 6 - 5)
@@ -130,14 +129,12 @@ def test_encode_too_large_raises(engine: Engine) -> None:
         encode_body("x" * MAX_BODY_BYTES, codec_named("legacy"), engine=engine)
 
 
-@pytest.mark.shared  # it names its engine
 def test_encode_payload_that_readers_would_refuse_raises(engine: Engine) -> None:
     """What inflates to more than readers accept is not written, however short it is."""
     with pytest.raises(BodyTooLarge, match="before compression"):
         encode_body(["x" * (16 << 20)] * 4, engine=engine)
 
 
-@pytest.mark.shared  # it names its engine
 @each(
     "body, error",
     [
@@ -228,7 +225,6 @@ def test_decode_zstd_frame_without_its_size_reads_but_is_not_canonical(engine: E
 
 
 @pytest.mark.guarantee("bounded-memory")
-@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("compress", [zlib.compress, zstandard.compress])
 def test_decoding_a_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:
     """A body of a few KB cannot take more than the limit, whatever it claims."""
@@ -325,7 +321,6 @@ def test_describe_body_needs_two_bytes_only() -> None:
         describe_body(b"\xc1\xf1garbage")
 
 
-@pytest.mark.shared  # it names its engine
 @each("name", codec_names())
 @each(
     "document",

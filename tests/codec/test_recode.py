@@ -26,6 +26,8 @@ from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, MalformedPayload, NestingTooDeep, UnreadableLegacy
 from tests.cases import each
 
+pytestmark = pytest.mark.twice
+
 TRIP = {"fare": {"total": 12.5, "tip": -0.0}, "legs": [{"from": "JFK", "to": "São Paulo", "miles": 187}] * 9}
 KEPT = {
     "duplicate keys": b'{"a": 1, "a": 2, "t": "%s"}' % (b"x" * 300),
@@ -165,7 +167,6 @@ def test_recode_legacy_to_legacy_is_unchanged(engine: Engine) -> None:
         recode(b"gzip?", LEGACY, engine=engine)
 
 
-@pytest.mark.shared  # it names its engine
 @each(
     "body, error",
     [
@@ -191,7 +192,6 @@ def test_recode_of_invalid_enveloped_text_is_malformed(engine: Engine) -> None:
             recode(body, codec_named(target), engine=engine)
 
 
-@pytest.mark.shared  # it names its engine
 def test_recode_to_more_than_a_table_holds_raises(engine: Engine) -> None:
     """A body that inflates beyond 16 MiB cannot go back to text."""
     body = encode_body("x" * (MAX_BODY_BYTES + 1), engine=engine)
@@ -207,7 +207,6 @@ def altered(document: Any) -> Any:
 
 
 @pytest.mark.guarantee("migrate-lossless")
-@pytest.mark.shared  # it names its engine
 @each("source, target", itertools.permutations(codec_names(), 2))
 def test_recode_with_a_faulty_writer_is_found_out(
     source: str, target: str, engine: Engine, monkeypatch: pytest.MonkeyPatch

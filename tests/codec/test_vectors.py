@@ -23,6 +23,8 @@ from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
 from tests.cases import each
 
+pytestmark = pytest.mark.twice
+
 FOLDER = Path(__file__).parents[1] / "vectors" / "bodies"
 
 FORMATS = {
@@ -167,7 +169,6 @@ def test_recode_kept_vector_to_legacy_gives_its_text_back(name: str, engine: Eng
 
 
 @pytest.mark.guarantee("corruption-detected")
-@pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) -> None:
     """No single flipped bit goes unnoticed."""
@@ -180,7 +181,6 @@ def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) ->
 
 
 @pytest.mark.guarantee("corruption-detected")
-@pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
     """No truncation goes unnoticed, down to nothing at all."""
@@ -191,7 +191,6 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
 
 
 @pytest.mark.guarantee("corruption-detected")
-@pytest.mark.shared  # it names its engine
 @each("name", ENVELOPED)
 def test_decode_vector_with_trailing_bytes_raises(name: str, engine: Engine) -> None:
     """No extension goes unnoticed: zeros, padding, random bytes, the body again."""

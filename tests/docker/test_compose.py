@@ -46,6 +46,7 @@ def root_rows(server_urls, compose_ports, docker_ip):
 
 @containers
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_what_a_primary_stores_is_on_its_replica_and_on_no_other(root_rows, fresh_url, new_row):
     """Each primary has a replica of its own, by GTID."""
     rows = [new_row() for _ in range(20)]
@@ -71,6 +72,7 @@ def test_what_a_primary_stores_is_on_its_replica_and_on_no_other(root_rows, fres
 
 @containers
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_root_logs_in_over_tcp_the_way_the_server_wants(root_rows, flavour):
     """MySQL asks for caching_sha2_password, which PyMySQL answers with its extra [rsa]."""
     plugin = {"mysql": "caching_sha2_password", "mariadb": "mysql_native_password"}[flavour]
@@ -81,6 +83,7 @@ def test_root_logs_in_over_tcp_the_way_the_server_wants(root_rows, flavour):
 
 @containers
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_metadata_locks_are_seen_in_containers_too(root_rows):
     """What the change feed reads is switched on, on primaries and replicas."""
     sql = "SELECT enabled FROM performance_schema.setup_instruments WHERE name = 'wait/lock/metadata/sql/mdl'"
@@ -90,6 +93,7 @@ def test_metadata_locks_are_seen_in_containers_too(root_rows):
 
 @containers
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_replicas_are_read_only(root_rows):
     """Nobody writes to a replica by mistake."""
     assert root_rows("replica-1", "SELECT @@read_only") == ((1,),)
@@ -98,6 +102,7 @@ def test_replicas_are_read_only(root_rows):
 
 @containers
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_password_is_in_no_command_line(server_urls):
     """It goes through the environment only: to Compose, into the containers, to the tests."""
     password = os.environ["SCHEMALESS_PASSWORD"].encode()

@@ -36,7 +36,6 @@ from tests.faults.kinds import ONE_KIND
 
 pytestmark = [
     pytest.mark.mysql,
-    pytest.mark.shared,
     ONE_KIND,
     # Struck between the making of a socket and its keeping, PyMySQL drops it: it is closed where it is collected.
     pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket fd=\d+, family=1, type=1, proto=0:ResourceWarning"),

@@ -38,7 +38,7 @@ from tests.faults.calls import READS, ROW, WITHOUT_A_SERVER, WRITES, error_of, e
 from tests.faults.harness import direct, rows
 from tests.faults.locks import eventually, holding, in_thread, insert, waiting
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture(scope="module")

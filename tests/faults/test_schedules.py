@@ -11,7 +11,7 @@ from schemaless.wire import pool
 from tests.accounts import Accounts
 from tests.faults.harness import Harness
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture(scope="module")

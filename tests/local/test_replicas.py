@@ -19,7 +19,7 @@ from schemaless.local.description import Description, LocalServer
 from schemaless.testing.servers import private_servers
 from tests.foreign import FLAVOURS
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture(scope="module", params=FLAVOURS)

@@ -20,7 +20,7 @@ from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
 from tests.foreign import FLAVOURS
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 

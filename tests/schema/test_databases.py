@@ -25,7 +25,7 @@ from schemaless.schema.tables import catalog_metadata, shard_metadata
 from schemaless.store.internals import internals_of
 from schemaless.wire.urls import parse_url
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])

@@ -24,7 +24,7 @@ from schemaless.wire.sql.sessions import set_session
 from tests.movers import connected
 from tests.promotion import caught_up, sql
 
-pytestmark = [pytest.mark.mysql]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 only_myrocks = pytest.mark.myrocks(only=True)

@@ -19,7 +19,7 @@ from schemaless.schema.engine import session
 from schemaless.wire.pool import NodePool
 from tests.revisions import FIRST, LAST, installed
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 class Cut(BaseException):

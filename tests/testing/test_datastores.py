@@ -22,7 +22,7 @@ from tests.cases import each
 from tests.dictionaries import kept
 from tests.foreign import databases
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 _runs = itertools.count(1)
 
 

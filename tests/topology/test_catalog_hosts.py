@@ -30,6 +30,7 @@ def url(replicated) -> str:
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_the_first_writable_server_with_the_catalog_is_used(url, replicated, servers):
     """A dead server costs one timeout, then its breaker is open; unrelated servers and replicas are skipped."""
     own, replica, stranger = (str(each.socket) for each in (replicated, replicated.replicas[0], servers[0]))
@@ -46,6 +47,7 @@ def test_the_first_writable_server_with_the_catalog_is_used(url, replicated, ser
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_a_replica_is_read_if_no_server_is_writable(replicated, eventually):
     """During an outage of the primary, shards on other clusters stay reachable."""
     url = schemaless.create("hosts_replica", 1, [replicated.url])
@@ -62,6 +64,7 @@ def test_a_replica_is_read_if_no_server_is_writable(replicated, eventually):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_the_error_names_all_servers_that_were_tried(url, servers):
     """If one of them answers without having the catalog, the error is about that, otherwise about the outage."""
     stranger = str(servers[0].socket)

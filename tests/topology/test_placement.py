@@ -46,6 +46,7 @@ def test_shard_for_many_rows_fills_shards_evenly():
 
 @pytest.mark.guarantee("placement")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_shard_for_agrees_with_the_servers_crc32(store: schemaless.Datastore):
     """Placement can be checked in SQL."""
     for number in range(50):

@@ -24,7 +24,7 @@ from tests.accounts import Accounts, accounts_on
 from tests.movers import MoveByHand
 from tests.promotion import caught_up, promoted, read_only, sql, word
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 _names = itertools.count(1)
 SHARD, ELSEWHERE = 0, 2

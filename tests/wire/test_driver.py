@@ -20,7 +20,7 @@ from schemaless.wire.errors import ConnectionLost, ReplyTimedOut
 from schemaless.wire.replies import PARSER, REFERENCE
 from schemaless.wire.session import SQL_MODE, Facts
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 ALL_TYPES = (
     "SELECT NULL, 1, -1, 18446744073709551615, 1.5, 1.25e0, '', 'é漢😀', x'00FF27', _binary'text', b'101', "

@@ -72,6 +72,7 @@ def test_translated_unreachable_server_names_what_to_check(code):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_connections_through_a_socket_use_no_tls_by_default(servers, flavour):
     """A local socket needs no TLS, which would take most of the time to connect."""
 
@@ -97,6 +98,7 @@ def test_connect_to_a_missing_server_says_where_and_what_to_do(tmp_path):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize(
     "options", ["nonsense=1", "connect_timeout=soon", "connect_timeout=0", "ssl_mode=perhaps", "charset=latin1"]
 )
@@ -128,6 +130,7 @@ def connection_id(connection) -> int:
 
 @pytest.mark.guarantee("retries")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_run_on_a_killed_idle_connection_connects_again(pool):
     """Conformance 25: no call fails because the server closed idle connections."""
     first = pool.run(connection_id)
@@ -139,6 +142,7 @@ def test_run_on_a_killed_idle_connection_connects_again(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
     """A write that may have happened is never reported as failed."""
 
@@ -154,6 +158,7 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_run_once_is_retried_until_commit_is_sent_and_never_after(pool):
     """Before COMMIT is sent a transaction is retried; after that its outcome is reported as unknown."""
     tries: list[int] = []
@@ -181,6 +186,7 @@ def test_run_once_is_retried_until_commit_is_sent_and_never_after(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError, TimeoutError])
 @pytest.mark.parametrize("busy", [True, False])
 def test_connection_is_kept_if_no_reply_is_outstanding_whatever_is_raised(pool, monkeypatch, raised, busy):
@@ -204,6 +210,7 @@ def test_connection_is_kept_if_no_reply_is_outstanding_whatever_is_raised(pool, 
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_a_call_beyond_the_pool_size_times_out_and_names_the_setting(pool):
     """The error of a pool that is too small names pool_size."""
 
@@ -217,6 +224,7 @@ def test_a_call_beyond_the_pool_size_times_out_and_names_the_setting(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_session_is_strict_whatever_the_server_default(pool):
     """Statements need backslash escapes and errors rather than truncation."""
     mode = pool.run(lambda connection: connection.rows(b"SELECT @@sql_mode"))[0][0]
@@ -226,6 +234,7 @@ def test_session_is_strict_whatever_the_server_default(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_transaction_is_rolled_back_if_the_block_raises(pool):
     """The connection is usable afterwards."""
     pool.run(lambda connection: connection.execute(b"CREATE DATABASE IF NOT EXISTS pool_test"))
@@ -245,6 +254,7 @@ def test_transaction_is_rolled_back_if_the_block_raises(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_a_lock_around_a_failed_transaction_is_released_with_its_connection(pool):
     """ROLLBACK ends the transaction, but not the lock that the surrounding block holds."""
 
@@ -263,6 +273,7 @@ def test_a_lock_around_a_failed_transaction_is_released_with_its_connection(pool
 
 @pytest.mark.guarantee("reply-owner")
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize(
     ("raised", "busy"),
     [
@@ -289,6 +300,7 @@ def test_only_an_error_of_the_server_ends_a_reply(pool, monkeypatch, raised, bus
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_frames_of_a_tracer_are_not_taken_for_the_application(pool, monkeypatch):
     """Application tracers wrap the driver's calls; driver errors are recognized despite their frames."""
     send, seen = pymysql.connections.Connection._execute_command, []
@@ -305,6 +317,7 @@ def test_frames_of_a_tracer_are_not_taken_for_the_application(pool, monkeypatch)
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize("module", ["gevent._socket3", "eventlet.greenio.base"])
 def test_a_lost_connection_is_recognized_with_other_socket_libraries(pool, module):
     """Gevent and eventlet replace Python's sockets."""
@@ -328,6 +341,7 @@ def test_a_lost_connection_is_recognized_with_other_socket_libraries(pool, modul
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_forked_child_does_not_use_its_parents_connections(pool):
     """Two processes on one socket would read each other's replies."""
     before = pool.run(connection_id)
@@ -348,6 +362,7 @@ def test_forked_child_does_not_use_its_parents_connections(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_forked_child_abandons_every_pool_although_some_connections_are_closed(pool):
     """A closed connection has no socket to abandon, and mysqlclient raises an error of its own for that."""
 
@@ -379,6 +394,7 @@ def test_forked_child_abandons_every_pool_although_some_connections_are_closed(p
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_threads_share_a_pool(pool):
     """Twenty threads on two connections all get their own answers."""
     wrong = []
@@ -399,6 +415,7 @@ def test_threads_share_a_pool(pool):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_ensured_settings_are_sent_once_per_connection(server_urls):
     """Later users of the connection have the settings without another round trip."""
     parsed = parse_url(server_urls[0])

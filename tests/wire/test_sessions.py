@@ -17,7 +17,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 from tests.faults.proxy import Proxy
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 HOSTILE: dict[str, dict[str, Any]] = {
     "autocommit": {"autocommit": 0},

@@ -29,7 +29,7 @@ from schemaless.store.feed.sql import select_ids
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 CELLS = 2_500
 MAX_READS = 250

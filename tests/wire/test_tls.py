@@ -15,7 +15,7 @@ from schemaless.wire.urls import parse_url
 from tests.accounts import accounts_on, connect, run
 from tests.loopback import openssl
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture(scope="module")

@@ -36,8 +36,6 @@ from tests.accounts import accounts_on
 from tests.planning.capacity.reports import measurement
 from tests.topologies import opened_as
 
-pytestmark = pytest.mark.shared
-
 METRICS = [*OWN, *(metric for collector in COLLECTORS for metric in collector.metrics)]
 EXPORTED = {metric.exported for metric in METRICS}
 SECRET = "the-document-says-this"

@@ -97,7 +97,6 @@ def violations(page: Page) -> dict[tuple[int, str], Any]:
     return found
 
 
-@pytest.mark.long
 @needs_chromium
 @pytest.mark.mysql
 def test_page_shows_faults_as_they_happen(browser, start, eventually):

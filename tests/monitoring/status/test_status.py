@@ -72,7 +72,6 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
 
 
 @pytest.mark.mysql
-@pytest.mark.shared
 def test_page_with_a_token_has_nothing_secret_and_refuses_others(start, measured_url, row, monkeypatch):
     """The cookie of the first request is enough; a wrong token is not, nor is none."""
     monkeypatch.setenv("SCHEMALESS_STATUS_TOKEN", TOKEN)
@@ -106,7 +105,6 @@ def test_page_with_a_token_has_nothing_secret_and_refuses_others(start, measured
 
 
 @pytest.mark.mysql
-@pytest.mark.shared
 def test_page_on_loopback_answers_to_no_other_name(start, measured_url):
     """A page of another origin could reach it through a name of its own; what it names would be trusted."""
     process = start("status", "--listen", "127.0.0.1:0", url=measured_url)

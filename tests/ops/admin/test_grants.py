@@ -271,6 +271,7 @@ FORBIDDEN_EXCEPT_TO_ADMIN = [
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_has_no_further_privileges(accounts, fresh_store, new_row, role, flavour):
     """Each statement is refused for lack of a privilege, and changes nothing."""
@@ -303,6 +304,7 @@ def test_a_role_has_no_further_privileges(accounts, fresh_store, new_row, role, 
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_app_of_a_datastore_sees_no_datastore_with_a_longer_name(accounts, new_name):
     """Neither its catalog nor its shards."""
     longer = f"{new_name}_eu"
@@ -318,6 +320,7 @@ def test_app_of_a_datastore_sees_no_datastore_with_a_longer_name(accounts, new_n
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_urls, fresh_store):
     """After CREATE USER, the account is locked until the operator sets a password."""
     account = Account(f"{accounts.account('app').name}_new")
@@ -342,6 +345,7 @@ def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_admin_creates_where_partial_revokes_is_on(accounts, servers, flavour):
     """With it, a backslash is part of a database's name, and an underscore is not a wildcard."""
     if flavour == "mariadb":

@@ -50,6 +50,8 @@ from schemaless.wire.urls import parse_url
 from tests.promotion import sql
 from tests.store.followers.workers import CALM, turn
 
+pytestmark = pytest.mark.twice
+
 SEED = b"sesame-7f3a9c"
 """Beginning of every marker."""
 
@@ -261,7 +263,6 @@ def follow(worker: Worker) -> None:
 
 
 @pytest.mark.guarantee("replaced-bytes")
-@pytest.mark.long
 @pytest.mark.myrocks
 def test_no_trace_of_erased_documents_is_left_on_any_path(clusters, server_kind, tmp_path, monkeypatch, eventually):
     """Erased, and files searched byte by byte; what was not erased is as it was, and the search still finds it."""

@@ -89,7 +89,6 @@ def check_ledger(store: schemaless.Datastore, number: int, before: dict[Any, Any
 
 
 @pytest.mark.guarantee("erasure-exact")
-@pytest.mark.long
 def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
     """SIGKILL before a statement; the next process takes the shard over."""
     with schemaless.connect(url) as store:
@@ -111,7 +110,6 @@ def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
 
 
 @pytest.mark.guarantee("erasure-exact")
-@pytest.mark.long
 def test_an_erasure_killed_beside_a_killed_mover_a_migration_and_followers(url, flavour, tmp_path):
     """No other cell changes, none survives in any table or archive, followers acknowledge, and the ledger counts them.
 

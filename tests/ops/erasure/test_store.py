@@ -15,7 +15,7 @@ from schemaless.codec.envelope import tombstone
 from schemaless.errors import BatchError, CellConflict, CellErased, InvalidCell, InvalidInput
 from schemaless.store.internals import internals_of
 
-pytestmark = pytest.mark.myrocks
+pytestmark = [pytest.mark.myrocks, pytest.mark.twice]
 
 REASON = "gdpr-art-17"
 

@@ -20,7 +20,7 @@ from tests.ops.export.conftest import rows_of
 from tests.store.followers.conftest import put  # noqa: F401 - the fixture
 from tests.test_docs import ROOT
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):  # noqa: F811

@@ -26,7 +26,7 @@ from tests.ops.export.crashes import (
     visible_faults,
 )
 
-pytestmark = [pytest.mark.once, pytest.mark.long]
+pytestmark = [pytest.mark.once]
 
 STRIDE = 1 if os.environ.get("EXPORT_POINTS") == "all" else 3
 """Late writers are suspended at every third step only, which differs from case to case."""

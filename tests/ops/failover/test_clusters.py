@@ -21,7 +21,7 @@ from tests.accounts import Accounts, accounts_on
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.promotion import sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 _names = itertools.count(1)
 

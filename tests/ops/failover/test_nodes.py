@@ -21,7 +21,7 @@ from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
 from tests.promotion import caught_up, promoted, read_only, semi_synchronous, sql, word
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 _names = itertools.count(1)
 

@@ -23,7 +23,7 @@ from schemaless.testing.servers import private_servers
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from tests.promotion import sql
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 WRITERS = 4
 

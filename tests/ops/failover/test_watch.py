@@ -20,7 +20,7 @@ from schemaless.ops.failover.watch import Finding, Watch
 from schemaless.testing.servers import private_servers
 from tests.promotion import sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long]
+pytestmark = [pytest.mark.mysql]
 
 WRITERS = 4
 TRIES = 600

@@ -37,7 +37,7 @@ from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on, connect, run
 from tests.revisions import FIRST, LAST, installed
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 DOCUMENTS = 2000
 _names = iter(f"killed{number}" for number in range(1, 1000))

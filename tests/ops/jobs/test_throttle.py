@@ -40,8 +40,6 @@ from tests.freezing import freeze, thaw
 from tests.promotion import sql, word
 
 _writers = itertools.count(1)
-pytestmark = pytest.mark.shared
-
 NAME = "throttled"
 TOKENS = f"{NAME}_heartbeat.heartbeat_token"
 
@@ -179,6 +177,7 @@ def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
 
 @pytest.mark.guarantee("migrate-replicas")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, replica):
     """The lag grows while the replica does not apply transactions, and is zero afterwards."""
     watch = watching(max_lag_s=0.2)
@@ -201,6 +200,7 @@ def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, r
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_replica_shows_a_token_before_anything_is_done(watching, until, replica):
     """The job waits for the first token of a replica and names it; a replica proven before is never refused."""
     before = f"the same {next(_writers)}"
@@ -221,6 +221,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
 
 @pytest.mark.guarantee("migrate-replicas")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_stranger_is_refused(watching, servers, eventually):
     """A server that answers but shows no token in time ends the run; the error says what to do."""
     watch = watching(replicas=[str(servers[1].socket)], options={"proof_s": 0.05})
@@ -232,6 +233,7 @@ def test_stranger_is_refused(watching, servers, eventually):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_the_primary_under_another_address_is_refused_as_replica(watching, replicated, tmp_path):
     """The primary would show every token at once and never lag."""
     link = tmp_path / "another.sock"
@@ -242,6 +244,7 @@ def test_the_primary_under_another_address_is_refused_as_replica(watching, repli
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_job_waits_for_an_unreachable_replica(watching, until, replica, tmp_path):
     """An unreachable replica neither ends the run nor blocks the poll; when it is back, the job continues."""
     link = tmp_path / "replica.sock"
@@ -265,6 +268,7 @@ def test_job_waits_for_an_unreachable_replica(watching, until, replica, tmp_path
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_running_threads_are_counted(watching, until, replicated):
     """Running threads of all clients on the primary are a reason to wait above the limit."""
     watch = watching(max_lag_s=None, max_threads_running=5)
@@ -278,6 +282,7 @@ def test_running_threads_are_counted(watching, until, replicated):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, eventually):
     """Application calls are counted without those of the watch, and make the job yield, not wait."""
     watch = watching(yield_above_per_s=100)
@@ -305,6 +310,7 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_queries_of_the_job_are_not_application_calls(watching, replicated):
     """Reads of blocks, and catalog reads of all runners on the same server, are not counted as application calls."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
@@ -325,6 +331,7 @@ def test_queries_of_the_job_are_not_application_calls(watching, replicated):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
     """An open snapshot keeps the history long; it shrinks when the snapshot is closed."""
     watch = watching(role="root", max_history_length=20)
@@ -339,6 +346,7 @@ def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_invisible_history_length_is_noted_once(watching, until, flavour, datastore):
     """The job runs without the history length and notes the GRANT; MariaDB shows it to every account."""
     watch = watching()
@@ -358,6 +366,7 @@ def test_invisible_history_length_is_noted_once(watching, until, flavour, datast
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
     """The flag file takes precedence over other reasons, and a path that cannot be checked counts as existing."""
     flag = tmp_path / "stop"
@@ -375,6 +384,7 @@ def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, until, replicated):
     """A watch has one token row; closing removes it, and that of a killed watch is removed after a day."""
     sql(
@@ -399,6 +409,7 @@ def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, u
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_read_only_primary_ends_the_job(watching, replicated):
     """Writes to a demoted primary would be lost, so no token is written."""
     before = sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}")
@@ -413,6 +424,7 @@ def test_read_only_primary_ends_the_job(watching, replicated):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, replicated, eventually):
     """Statements of the watch do not wait long for a lock, and the job continues when it is released."""
     watch = watching()
@@ -434,6 +446,7 @@ def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, repl
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, replica, new_row, eventually, tmp_path):
     """The job waits for the flag file, then for lag; both waits are shown and recorded, and the job completes."""
     url = datastore.url("migrate", replicated.url, NAME)

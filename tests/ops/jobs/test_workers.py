@@ -35,7 +35,7 @@ from schemaless.store.opening import Opening, opening_of
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.urls import parse_url
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 CELLS = 240
 

@@ -26,8 +26,6 @@ from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.archive_files import archive_files, read_archive
 from tests.ops.migrate.archives import cell, small_file, writer
 
-pytestmark = pytest.mark.shared
-
 GOLDEN = Path(__file__).parents[2] / "vectors" / "archive"
 
 

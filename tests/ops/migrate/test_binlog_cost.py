@@ -24,7 +24,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 Changes = list[tuple[int, bytes, bytes]]
 

@@ -28,7 +28,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.packets import small_packets
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 DOCUMENTS = [
     {"n": number, "text": "a longer text " * (number % 7), "list": [1.5] * (number % 5)} for number in range(300)

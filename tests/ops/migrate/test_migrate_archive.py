@@ -28,7 +28,7 @@ from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import everything, load, restore
 from tests.skips import shared
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
 from tests.promotion import sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 _names = itertools.count(1)
 

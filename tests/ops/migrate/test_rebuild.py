@@ -22,7 +22,7 @@ from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.topologies import opened_as
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from schemaless.ops.migrate.rebuild import RebuildSpec
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on, connect, run
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 NAME = "rebuilt"
 

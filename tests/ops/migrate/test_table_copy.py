@@ -22,7 +22,7 @@ from schemaless.store.opening import opening_of
 from schemaless.wire.connection import Connection
 from tests.ops.move.benches import Killed
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared, pytest.mark.innodb("a compaction needs no copy of the table")]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.innodb("a compaction needs no copy of the table")]
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tests.ops.move.benches import SHARD
 
 def on_servers(test: Callable[..., None]) -> Callable[..., None]:
     """Mark a test that needs servers."""
-    return pytest.mark.mysql(pytest.mark.long(pytest.mark.shared(test)))
+    return pytest.mark.mysql(test)
 
 
 def shares_after(rate: CopyRate, arrived: list[int], done: list[int]) -> list[float]:

@@ -41,7 +41,7 @@ from schemaless.topology.shards import Shards
 from tests.movers import query
 from tests.ops.move.benches import SHARD, Bench, Killed, Movers, Point, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 SHARDS = 4
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
@@ -323,7 +323,6 @@ def test_followers_are_rewound_in_a_paused_job_and_beside_unreachable_shards(
     assert indexed.faults() == {}
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: Movers, client, abort):

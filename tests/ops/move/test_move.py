@@ -31,7 +31,7 @@ from tests.promotion import caught_up
 from tests.store.followers.child import TIMING
 from tests.store.followers.workers import Seen
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.fixture

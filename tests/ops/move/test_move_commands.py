@@ -21,7 +21,7 @@ from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.movers import query
 from tests.ops.move.benches import SHARD, Killed, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplog):  # noqa: F811

@@ -22,7 +22,7 @@ from schemaless.store.internals import internals_of
 from tests.ops.move.benches import ALL_POINTS, SHARD, Bench, Killed, Movers
 from tests.promotion import over, sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long]
+pytestmark = [pytest.mark.mysql]
 
 _names = itertools.count(1)
 TIMEOUT_S = 0.3

@@ -16,7 +16,7 @@ from schemaless.wire.node import Node
 from tests.movers import connected, query
 from tests.ops.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.mark.guarantee("myrocks-moves")

@@ -24,7 +24,7 @@ from tests.freezing import freeze, thaw
 from tests.movers import query
 from tests.ops.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 _AWHILE_S = 8.0
 """Length of an outage for a mover that waits for the server between two steps, in seconds."""

@@ -19,7 +19,7 @@ from schemaless.topology.sql import moving
 from tests.movers import connected, query
 from tests.ops.move.benches import SHARD, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, client, monkeypatch):

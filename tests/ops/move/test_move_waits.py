@@ -21,7 +21,7 @@ from schemaless.store.internals import internals_of
 from schemaless.wire.sql.sessions import COMMIT
 from tests.ops.move.benches import SHARD, Point, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 
 def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, client):

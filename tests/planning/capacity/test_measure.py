@@ -28,7 +28,7 @@ from schemaless.wire.node import Node
 from tests.accounts import accounts_on
 from tests.topologies import opened_as
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 measure = functools.partial(measuring.measure, trials=False)
 """Codec trials take seconds and do not change sizes; test_report_uses_saved_measurements_or_takes_one has them."""

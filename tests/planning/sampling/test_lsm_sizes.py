@@ -23,7 +23,7 @@ from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from tests.promotion import sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks(only=True), pytest.mark.long]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks(only=True)]
 
 SEED = 7
 CELLS = 6_000

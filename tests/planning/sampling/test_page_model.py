@@ -82,6 +82,7 @@ def test_tables_have_their_measured_sizes(layout, length, rows, file_bytes):
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize(
     "lengths",
     [(300,), (7_900,), (8_200,), (16_000,), (300, 2_600, 7_900, 8_200, 12_000, 40_000)],
@@ -114,6 +115,7 @@ def test_a_rebuilt_table_is_as_large_as_predicted(fresh_store, move_url, new_row
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_an_account_without_process_gets_sizes_from_statistics(fresh_store, by_hand, row):
     """They are marked as not measured, and tables that do not exist are absent."""
     fresh_store.put_cell(row, "A", 1, {})

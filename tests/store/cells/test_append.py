@@ -17,6 +17,8 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost
 
+pytestmark = pytest.mark.twice
+
 
 def test_append_starts_at_1_and_continues_after_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:
     """The latest version is the one with the highest ref_key in the column, whenever it was written."""

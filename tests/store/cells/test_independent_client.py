@@ -16,7 +16,7 @@ import pytest
 from schemaless import CellConflict, NewCell
 from tests.promotion import sql
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
 
 SHARDS = 4
 COLUMNS = ("BASE", "STATUS")

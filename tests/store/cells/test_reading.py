@@ -15,7 +15,7 @@ from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.store.internals import internals_of
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.mark.guarantee("reading-latest")

@@ -24,7 +24,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.dictionaries import kept
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
 
 ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(3)]
 rows = st.sampled_from(ROWS)

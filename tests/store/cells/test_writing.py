@@ -29,7 +29,7 @@ from schemaless.store.internals import internals_of
 from schemaless.wire.node import Node
 from tests.topologies import opened_as
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
 
 
 def rows_in_shard(store: Datastore, new_row: Callable[[], uuid.UUID], shard: int, count: int) -> list[uuid.UUID]:

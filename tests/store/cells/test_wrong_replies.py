@@ -13,7 +13,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks, pytest.mark.guarantee("reply-matches")]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks, pytest.mark.guarantee("reply-matches")]
 
 CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
     "get_cell": lambda store, row, shard, last: store.get_cell(row, "BASE", 1),

@@ -14,6 +14,8 @@ from schemaless.store.erasures.holds import Holds
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
+pytestmark = pytest.mark.twice
+
 
 @pytest.fixture
 def admin(admin_url: str) -> Iterator[Datastore]:

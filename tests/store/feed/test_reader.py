@@ -20,7 +20,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
 
 SHARD = 2
 

@@ -19,7 +19,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on
 
-pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
 
 DATABASE = "replicated_0000"
 

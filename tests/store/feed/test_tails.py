@@ -15,7 +15,7 @@ from schemaless.store.feed.reader import Tail
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 INSERT = b"INSERT INTO `%b`.cell (row_key,column_name,ref_key,body) VALUES (x'%b','BASE',1,'0')"
 LONG = 5_000

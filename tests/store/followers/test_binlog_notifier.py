@@ -97,6 +97,7 @@ def kill(by_hand, follow_store, accounts) -> Callable[[], int]:
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, eventually, by_hand):
     """Of one row or many, short or long; other tables and other databases are nothing to it."""
     internals = internals_of(follow_store)
@@ -138,6 +139,7 @@ def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, event
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_new_cells_are_reported_to_every_listener(follow_store, put, eventually):
     """A worker that never looks by itself is given each cell, and says how it finds them."""
     there = put(10)
@@ -155,6 +157,7 @@ def test_new_cells_are_reported_to_every_listener(follow_store, put, eventually)
 
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, eventually, kill):
     """Cut again and again while cells come; none is missed, though nothing is looked at by the clock."""
     there, cuts = set(), 0
@@ -174,6 +177,7 @@ def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, event
 
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
 def test_cells_committed_while_not_listening_are_polled_for(follow_store, put, eventually, kill, monkeypatch, looks):
     """Without the poll after each connect, those cells are not found, except in a shard with a later cell."""
@@ -209,6 +213,7 @@ def test_cells_committed_while_not_listening_are_polled_for(follow_store, put, e
 
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_cells_announced_before_they_are_visible_are_read_again(follow_store, put, eventually):
     """A wake-up may come before its row can be read: the shard stays open until it can."""
     with working(follow_store) as (worker, cells):
@@ -233,6 +238,7 @@ def test_cells_announced_before_they_are_visible_are_read_again(follow_store, pu
 
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
+@pytest.mark.twice
 def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
     """And it says why, with the server's words."""
     refused = BinlogNotifier(internals_of(tail_store).shards, EAGER)
@@ -267,6 +273,7 @@ def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
 
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize(
     ("sent", "message", "again"),
     [(b"", "IndexError: ", True), (struct.pack("<IBIIIH", 0, 40, 0, 19, 0, 0), "has compressed transactions", False)],
@@ -302,6 +309,7 @@ def test_a_listener_that_loses_its_log_reports_it(follow_store, eventually, monk
 
 
 @pytest.mark.mysql
+@pytest.mark.twice
 @pytest.mark.parametrize(("kept", "how", "message"), [(1, "MIXED", "binlog_format=MIXED"), (0, "ROW", "no binary log")])
 def test_a_server_whose_log_has_no_rows_is_not_listened_to(follow_store, monkeypatch, kept, how, message):
     """What it logs would not say which shard."""

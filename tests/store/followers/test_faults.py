@@ -25,7 +25,7 @@ from schemaless.store.triggers.supervision import prepare
 from schemaless.wire import retries
 from tests.faults.proxy import Fault, Proxy
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 LONG = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 CELLS = 5

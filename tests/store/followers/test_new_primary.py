@@ -22,7 +22,7 @@ from tests.accounts import accounts_on
 from tests.promotion import caught_up, promoted, read_only
 from tests.store.followers.workers import Seen, turn
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 NAME = "trigger:seen"
 SHARDS = 4

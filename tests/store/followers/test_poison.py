@@ -26,7 +26,7 @@ from schemaless.store.triggers.supervision import caught_up, prepare, trigger_su
 from tests.store.followers import poison
 from tests.store.followers.poison import EXITS, GOOD, HANGS, RAISES, Called
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 PATIENCE_S = 150.0
 QUICK = Timing(lease_s=2.0, give_up_s=1.5, renew_s=0.2, busy_s=1.0, note_s=0.02, look_s=0.2)

@@ -16,7 +16,7 @@ from schemaless.store.triggers.supervision import prepare
 from tests.cases import each
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 def totals(checking: IndexCheck) -> dict[str, int]:
@@ -233,7 +233,6 @@ def test_a_sound_datastore_passes_and_unseen_tables_are_listed(
     assert "not checked: follower in 2 shards of " in said.err
 
 
-@pytest.mark.shared
 def test_each_kind_of_damage_to_tables_is_found_and_named(
     followed,
     fresh_store,
@@ -287,7 +286,6 @@ def test_tables_in_another_storage_engine_than_recorded_are_named(
     assert invoke("check", url=admin_url).code == 0
 
 
-@pytest.mark.shared
 def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
     """A difference is checked again after the catalog was read again."""
     before = TableCheck(admin_store)
@@ -301,7 +299,6 @@ def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(k
     assert (made.index_tables, dropped.index_tables) == (4, 0)
 
 
-@pytest.mark.shared
 @pytest.mark.parametrize(
     ("how", "code"), [(KeyboardInterrupt(), 3), (ServerUnavailable("gone", node="db-1"), 1)], ids=["Ctrl-C", "gone"]
 )

@@ -10,7 +10,7 @@ from schemaless.store.followers import table_cache as table_caches
 from schemaless.store.indexes.admin import Watch
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 FIELDS = ("--shard-field", "BASE.client:uuid", "--field", "BASE.at:time", "--field", "status=STATUS.s:text(8)")
 CLIENT = uuid.UUID(int=7)

@@ -21,7 +21,7 @@ from schemaless.wire.driver import Reply
 from tests.movers import query
 from tests.store.indexes.conftest import TRIPS
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 
 @pytest.mark.parametrize("when", ["before its insert", "after its insert"])

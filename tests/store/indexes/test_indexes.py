@@ -25,7 +25,7 @@ from schemaless.wire.errors import ConnectionLost
 from tests.movers import MoveByHand, query
 from tests.store.indexes.conftest import TRIPS
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 ARGUMENTS = {"where", "order_by", "limit", "columns"}
 
@@ -155,7 +155,6 @@ def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.guarantee("index-query")
-@pytest.mark.long
 def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_row):
     """150 seeded queries: every operator and type, boundary values, truncated text, both directions, page by page."""
     chance = random.Random(7)

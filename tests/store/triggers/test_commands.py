@@ -15,7 +15,7 @@ import schemaless
 from schemaless.store.triggers.admin import Triggers
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
-pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+pytestmark = [pytest.mark.mysql]
 
 ROOT = Path(__file__).parents[3]
 MODULE = """
