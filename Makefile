@@ -32,7 +32,8 @@ help:
 install:
 	@sh tools/bootstrap.sh
 
-demo: install
+demo:
+	@sh tools/bootstrap.sh demo
 	@$(PY) -m schemaless.cli.entry demo $(if $(DATA),--data "$$DATA") $(if $(ROW_KEY),--row-key "$$ROW_KEY") $(ARGS)
 
 test: export ARGS := $(ARGS)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes .venv and installs the project into it, with the extras that the Makefile needs, and, where cargo is present, with
-# the native extension in rust/. Run by make, from any folder.
+# Makes .venv and installs the project into it, with the extras that all targets of the Makefile need, and, where cargo is
+# present, with the native extension in rust/; as "bootstrap.sh demo", only with the extras of 'make demo'. Run by make,
+# from any folder.
 #
 # Does nothing, in a few milliseconds, when .venv was made here from the same setup.cfg, pyproject.toml, constraints.txt
 # and rust/; needs the network only for what is not installed yet. Every failure is one line with the next step.
@@ -14,7 +15,18 @@ stamp=$venv/installed-from
 log=$venv/install.log
 native_stamp=$venv/native-from
 native_log=$venv/native.log
-extras='.[async,fast,cli,metrics,status,telemetry,dask,report,bench,export,test]'
+for=${1:-all}
+case $for in
+demo)
+    extras='.[cli,fast,report]'
+    # Of 40 packages, the demo imports a fraction; what it does import is compiled then.
+    options=--no-compile
+    ;;
+*)
+    options=
+    extras='.[async,fast,cli,metrics,status,telemetry,dask,report,bench,export,test]'
+    ;;
+esac
 
 fail() {
     echo "make: $*" >&2
@@ -35,7 +47,7 @@ same_python() {
 # Builds the native extension where there is a Rust compiler; without one the store goes on, more slowly.
 # Its stamp holds the sources' checksum, behind the reason where it could not be built from them.
 native() {
-    [ -f rust/Cargo.toml ] || return 0
+    [ "$for" != demo ] && [ -f rust/Cargo.toml ] || return 0
     sources=$(cat rust/Cargo.toml rust/Cargo.lock rust/pyproject.toml rust/src/*.rs constraints.txt | cksum)
     known=
     [ ! -f $native_stamp ] || known=$(cat $native_stamp)
@@ -67,7 +79,8 @@ new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
 
 # The stamp holds the sources' checksum, and the folder: a virtual environment does not survive being moved.
 wanted="$(cat setup.cfg pyproject.toml constraints.txt tools/bootstrap.sh | cksum) $(pwd -P)"
-if [ -f $stamp ] && [ "$(cat $stamp)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
+made_for=$(cat $stamp 2>/dev/null) || :
+if { [ "$made_for" = "all $wanted" ] || [ "$made_for" = "$for $wanted" ]; } && $venv/bin/python -c '' 2>/dev/null; then
     if same_python; then
         native
         exit 0
@@ -109,7 +122,7 @@ fi
 # Whether .venv can be kept: it works, was made in this folder, and with this Python.
 usable() {
     $venv/bin/python -m pip --version >/dev/null 2>&1 || return 1
-    [ ! -f $stamp ] || [ "$(sed 's/^[0-9]* [0-9]* //' $stamp)" = "$(pwd -P)" ] || return 1
+    [ ! -f $stamp ] || [ "$(sed 's/^[a-z]* [0-9]* [0-9]* //' $stamp)" = "$(pwd -P)" ] || return 1
     same_python
 }
 
@@ -119,14 +132,35 @@ if ! usable; then
         fail "no virtual environment could be made in $PWD/$venv: $(printf '%s\n' "$made" | tail -n 1)"
 fi
 
+# Installs the project, and shows on a terminal what pip is doing, in one line that the next one replaces.
 install() {
-    $venv/bin/python -m pip install --quiet "$@" --constraint constraints.txt --editable "$extras" >>$log 2>&1
+    { $venv/bin/python -m pip install $options "$@" --constraint constraints.txt --editable "$extras" 2>&1 || echo "pip failed"; } | {
+        failed=0
+        while IFS= read -r line; do
+            case $line in
+            "pip failed") failed=1 ;;
+            *) printf '%s\n' "$line" >>$log ;;
+            esac
+            case $line in
+            Collecting* | *" Downloading "* | Installing*)
+                if [ -t 2 ]; then
+                    printf '\r\033[Kmake: %.70s' "${line#"${line%%[! ]*}"}" >&2
+                elif [ "${line#Installing}" != "$line" ]; then
+                    echo "make: downloaded, installing" >&2
+                fi
+                ;;
+            esac
+        done
+        [ ! -t 2 ] || printf '\r\033[K' >&2
+        exit $failed
+    }
 }
 
 # Without the index first: it is enough when everything is there, and it is quick.
 : >$log
 if ! { $venv/bin/python -c 'import setuptools, wheel' 2>/dev/null && install --no-index --no-build-isolation; }; then
-    echo "make: installing into $venv (once; one to three minutes)" >&2
+    case $for in demo) lasts='half a minute' ;; *) lasts='one to three minutes' ;; esac
+    echo "make: downloading and installing packages into $venv (once; $lasts)" >&2
     : >$log
     if ! install; then
         reason=$(grep '^ERROR' $log | tail -n 1)
@@ -142,5 +176,5 @@ if ! { $venv/bin/python -c 'import setuptools, wheel' 2>/dev/null && install --n
 fi
 # Type checkers do not follow the hook of an editable install: they find the package by this line.
 pwd -P >"$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/schemaless-types.pth"
-printf '%s\n' "$wanted" >$stamp
+printf '%s\n' "$for $wanted" >$stamp
 native
