@@ -4,7 +4,7 @@
     python benchmarks/capacity_measure.py cost [--cells 30000] [--times 100] [--flavour mysql mariadb]
     python benchmarks/capacity_measure.py pages [--flavour mysql mariadb]
 
-accuracy: datastores of 16 shards with 180 days of synthetic history (bench/past_writes.py: growth, weekdays, noise, two
+accuracy: datastores of 16 shards with 180 days of synthetic history (_past_writes.py: growth, weekdays, noise, two
 columns, gaps among added_ids in proportion to size), each counted in full by SQL and then measured repeatedly, each
 time with another seed. For each figure: in how many runs its 95 % interval contained the count, half its width, and the
 error of its middle (median and worst). Figures of single shards and days are pooled. Finally all tables are rebuilt,
@@ -28,8 +28,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from _past_writes import Column, PastWrites, cells, write
+
 from schemaless.base.numbers import Interval, added
-from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.cell import NewStoredCell
 from schemaless.ops.admin.create import create
 from schemaless.ops.migrate.sql import rebuild_table

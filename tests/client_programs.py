@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from schemaless.base.home import cache_folder
 from schemaless.errors import LocalServerError
 from schemaless.local.apt import Apt, Source, distribution_sources
-from schemaless.local.binaries import cache_folder, cache_lock, unpacked_command
+from schemaless.local.binaries import cache_lock, unpacked_command
 
 _WANTED = re.compile(r"(lib(?!perl)|zlib|(mysql|mariadb)-(client|common))")
 PROGRAMS = {"mysql": ("mysql", "mysqldump"), "mariadb": ("mariadb", "mariadb-dump")}

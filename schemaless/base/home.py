@@ -1,7 +1,8 @@
-"""The user's home folder, which a user in a container may not have."""
+"""The user's home folder, which a user in a container may not have, and the cache in it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from schemaless.errors import InvalidInput
@@ -20,3 +21,21 @@ def expanded(path: str | Path) -> Path:
             f"cannot expand the ~ in {path}: HOME is not set, and there is no such user in the passwd database; give "
             "an absolute path, or set HOME"
         ) from None
+
+
+def cache_folder() -> Path:
+    """Return ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``.
+
+    Raises:
+        InvalidInput: neither variable is set, and there is no home folder.
+    """
+    own = os.environ.get("SCHEMALESS_CACHE")
+    if own:
+        return expanded(own).absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    if xdg and Path(xdg).is_absolute():
+        return Path(xdg) / "schemaless"
+    try:
+        return Path.home() / ".cache/schemaless"
+    except RuntimeError:
+        raise InvalidInput("no home folder to keep downloads in; set SCHEMALESS_CACHE to a writable folder") from None

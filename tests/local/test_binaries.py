@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from schemaless.base.home import cache_folder
 from schemaless.errors import LocalServerError
 from schemaless.local import apt, binaries, processes, servers, starting
 from schemaless.local import free_space as space
@@ -375,11 +376,11 @@ def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SCHEMALESS_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert binaries.cache_folder() == tmp_path / ".cache/schemaless"
+    assert cache_folder() == tmp_path / ".cache/schemaless"
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert binaries.cache_folder() == Path("/x/schemaless")
+    assert cache_folder() == Path("/x/schemaless")
     monkeypatch.setenv("SCHEMALESS_CACHE", "/y")
-    assert binaries.cache_folder() == Path("/y")
+    assert cache_folder() == Path("/y")
 
 
 def test_cache_with_a_colon_in_its_path_is_refused(archive):

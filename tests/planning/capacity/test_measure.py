@@ -13,9 +13,9 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 import schemaless
+from benchmarks._past_writes import Column, PastWrites, cells, write
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.base.numbers import Interval, added
-from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.codec.envelope import describe_body
 from schemaless.ops.failover.nodes import add_replica
 from schemaless.planning.capacity import measure as measuring

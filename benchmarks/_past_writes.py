@@ -96,7 +96,7 @@ class Made(NamedTuple):
 
 def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
     """Yield the cells of a history in chronological order."""
-    drawn = random.Random(history.seed)  # noqa: S311 - nothing secret
+    drawn = random.Random(history.seed)
     text = " ".join(drawn.choices(_WORDS, k=40_000))
     last_ids = [0] * shard_count
     codecs = {column.name: codec_named(column.codec) for column in history.columns}
