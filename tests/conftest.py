@@ -2,7 +2,7 @@
 
 ``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only, ``SERVER=myrocks`` on MariaDB with all cells
 in MyRocks (by default, that is for tests marked so), ``SERVER=docker`` on the containers of docker/compose.yaml,
-``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/docker.md).
+``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/local.md).
 
 Who does what: datastores are created and upgraded by an account with the privileges of ``schemaless grants --role
 admin`` and no others (``admin_urls``, ``admin_url``), written, read and checked by ``app`` (``datastore_url``,

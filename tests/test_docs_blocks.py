@@ -89,7 +89,7 @@ def script_of(page: Path, datastore: str) -> str:
     created: dict[str, str] = {}
     text = page.read_text(encoding="utf-8")
     for block in blocks(page):
-        if block.language in ("python", "toml"):
+        if block.language in ("python", "toml") and block.not_run is None:
             above = " ".join(text.split("\n")[: block.line - 1][-6:])
             names = re.findall(r"[Ss]ave (?:it|this) as `(\w+\.(?:py|toml))`", above)
             assert names, f"{block}: a tutorial's file has a name"

@@ -200,8 +200,8 @@ def metrics() -> str:
     lines = [
         "# Metrics reference\n",
         GENERATED.format("the exporter's metrics"),
-        "`schemaless metrics` exports these; [the guide](../metrics.md) shows how to use them. Each also has the label",
-        "`datastore`.\n",
+        "`schemaless metrics` exports these; [the guide](../monitoring.md#prometheus) shows how to use them. Each also",
+        "has the label `datastore`.\n",
         "| metric | labels | value |\n|---|---|---|",
     ]
     for metric in (*OWN, *(metric for collector in COLLECTORS for metric in collector.metrics)):

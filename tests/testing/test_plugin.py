@@ -17,7 +17,7 @@ pytestmark = pytest.mark.once
 
 pytest_plugins = ["pytester"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "local.md"
 # pytester gives each run another home.
 _CACHE = cache_folder()
 
@@ -62,7 +62,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
 
 @pytest.mark.mysql
 def test_the_example_of_the_page_runs(pytester, run):
-    """The tests and the settings that docs/testing.md shows, where neither [cli] nor [fast] is installed."""
+    """The tests and the settings that docs/local.md shows, where neither [cli] nor [fast] is installed."""
     page = PAGE.read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (settings,) = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

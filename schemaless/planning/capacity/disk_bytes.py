@@ -68,7 +68,7 @@ def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
     This is the cell's share of a freshly rebuilt file: the row, its entry in the unique key, overflow pages, and the
     free pages that InnoDB keeps. With a column name of 4 bytes, bodies of up to 8,060 bytes share pages of 16 KiB, and
     longer ones get overflow pages of their own. Each table also has a fixed cost of a few MB, which matters with
-    thousands of shards (docs/capacity-model.md).
+    thousands of shards (docs/capacity.md).
 
     Args:
         body_bytes: Length of the stored body, 0 to 16,777,215 bytes; fractions are rounded up.

@@ -36,7 +36,7 @@ comparable to the 51 days, not to the 30. Before and after re-encoding, first wi
 >>> int(days_until_full(replace(disk, overhead_share=0.40))), int(days_until_full(less_overhead))
 (30, 217)
 
-The article does not explain its 347; 2.95 GB a day ("just under 3 GB") would give it. See docs/capacity-model.md.
+The article does not explain its 347; 2.95 GB a day ("just under 3 GB") would give it. See docs/capacity.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.once
 
 PROMTOOL = os.environ.get("SCHEMALESS_PROMTOOL") or shutil.which("promtool")
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "metrics.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "monitoring.md").read_text(encoding="utf-8")
 DASHBOARD = json.loads((DOCS / "metrics-dashboard.json").read_text(encoding="utf-8"))
 METRICS = {metric.exported: metric for metric in (*OWN, *(each for one in COLLECTORS for each in one.metrics))}
 

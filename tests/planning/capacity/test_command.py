@@ -232,18 +232,18 @@ def test_the_help_teaches_with_the_articles_example(capsys):
 
 
 def test_the_page_names_every_flag():
-    """docs/capacity-model.md mentions every option of the command."""
-    page = (Path(__file__).parents[3] / "docs" / "capacity-model.md").read_text(encoding="utf-8")
+    """docs/capacity.md mentions every option of the command."""
+    page = (Path(__file__).parents[3] / "docs" / "capacity.md").read_text(encoding="utf-8")
 
     assert [option for each in model_command.params for option in each.opts if f"`{option}" not in page] == []
 
 
 def test_the_page_shows_what_the_command_prints(capsys):
-    """The example in docs/capacity-model.md matches the current output."""
-    page = Path(__file__).parents[3] / "docs" / "capacity-model.md"
-    block = page.read_text(encoding="utf-8").split("```console\n$ ")[1].split("```")[0]
+    """The example in docs/capacity.md matches the current output."""
+    page = Path(__file__).parents[3] / "docs" / "capacity.md"
+    block = page.read_text(encoding="utf-8").split("```console\n$ schemaless capacity model ")[1].split("```")[0]
     command, printed = re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", block, re.DOTALL).groups()
 
-    assert run(shlex.split(command.replace("\\\n", " "))[1:]) == 0
+    assert run(["capacity", "model", *shlex.split(command.replace("\\\n", " "))]) == 0
 
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == printed.splitlines()
