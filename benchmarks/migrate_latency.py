@@ -208,7 +208,7 @@ def cpu_seconds(servers: Sequence[int]) -> tuple[float, float]:
 def through(url: str) -> int:
     """Return the bytes of legacy text that migrations have replaced."""
     done = subprocess.run(
-        [sys.executable, "-m", "schemaless.cli.entry", "migrate", "status", "--json"],
+        [sys.executable, "-m", "schemaless.cli.entry", "job", "show", "--json"],
         env={**os.environ, "SCHEMALESS_URL": url},
         capture_output=True,
         text=True,

@@ -199,8 +199,8 @@ def faults(folder: Path, flavour: str, rounds: int) -> None:
             runner.kill()
             runner.wait()
             shown_s.append(until(f"migration {job}: ", there=True))
-            abort = [*COMMAND, "migrate", "abort", "--job", str(job), "--url", url]
-            subprocess.run(abort, check=True, capture_output=True)
+            cancel = [*COMMAND, "job", "cancel", str(job), "--url", url]
+            subprocess.run(cancel, check=True, capture_output=True)
         report("the runner of a migration killed", shown_s, [])
 
 

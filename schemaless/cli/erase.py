@@ -8,13 +8,7 @@ import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import entry_json, show_plan, show_status, show_undone, status_json, undone_json
-from schemaless.cli.jobs import (
-    JobProgress,
-    add_controls,
-    job_option,
-    throttle_options,
-    workers_options,
-)
+from schemaless.cli.jobs import JobProgress, throttle_options, workers_options
 from schemaless.cli.options import execute_option, note_dry, open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
@@ -42,8 +36,6 @@ from schemaless.ui.terminal.output import (
     print_table,
     progress,
 )
-
-_job = job_option("The job.  [default: the unfinished erasure]")
 
 
 @click.group(commands=[run])
@@ -128,17 +120,6 @@ def status(number: int | None, url: str, as_json: bool) -> int:
             text_columns=7,
         )
     return 0
-
-
-add_controls(
-    erase,
-    "erase",
-    _job,
-    pause="Pause an erase job; its runners wait.",
-    resume="Let a paused erase job continue.",
-    abort="Abort an erase job. What was erased stays erased, and the ledger shows what was not.",
-    throttle="Show or change the thresholds at which an erase job waits.",
-)
 
 
 @erase.command(cls=ReadOnlyCommand)

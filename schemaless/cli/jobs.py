@@ -1,12 +1,10 @@
-"""Options, progress and status output shared by the commands for jobs."""
+"""Options and progress of commands that run jobs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
-from datetime import datetime
 from functools import wraps
 from typing import Any, Final, Self
 
@@ -14,21 +12,14 @@ import click
 from rich.live import Live
 
 from schemaless.base.events import Event
-from schemaless.base.numbers import shards_text
-from schemaless.base.runner_names import process_of, who
-from schemaless.cli.options import open_store, url_option, with_options
+from schemaless.cli.options import with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange
-from schemaless.errors import InvalidInput, JobConflict, SchemalessError
+from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.jobs.job import (
     Job,
-    JobState,
     Kind,
     RunProgress,
     RunStarted,
-    ShardState,
-    abort_command,
-    continue_command,
-    control_command,
     job_name,
     start_command,
 )
@@ -41,29 +32,14 @@ from schemaless.ui.terminal.output import (
     bytes_text,
     counted,
     err,
-    facts,
     note,
-    out,
-    print_json,
-    print_table,
     speed_text,
 )
-from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration, waited_text
+from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
 """Longest interval between progress lines, in seconds; reached once a run has lasted 100 minutes."""
-_SHARDS_SHOWN: Final = 16
-_COLUMNS: Final = {
-    column: column for column in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
-}
-"""Columns and headings of the table of a job's shards."""
-_MOVE_COLUMNS: Final = {
-    **{column: column for column in ("shard", "state", "through", "cells")},
-    "before": "copied",
-    "runner": "runner",
-}
-"""Columns and headings of the table of a move's shards; a move makes one pass over a shard and replaces nothing."""
 _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back", "retain": "erased"}
 
 
@@ -181,98 +157,16 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
     return with_options(with_changes, *options)
 
 
-def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
+def chosen_job(job_store: JobStore, job_id: int | None, kind: Kind = "migrate") -> Job:
     """Return the given job, else the default one of ``kind``; see ``JobStore.latest``.
 
     Raises:
         InvalidInput: there is no such job.
     """
     job = job_store.job(job_id) if job_id is not None else job_store.latest(kind)
-    if job is None or (unfinished and job_id is None and not job.unfinished):
-        what = f"unfinished {job_name(kind)}" if unfinished else f"{job_name(kind)} yet"
-        others = [f"--job {other.job_id} is a {other.kind}" for other in job_store.jobs() if other.unfinished]
-        next_step = ", ".join(others) or f"'{start_command(kind)}' begins one"
-        raise InvalidInput(f"there is no {what}; {next_step}")
+    if job is None:
+        raise InvalidInput(f"there is no {job_name(kind)} yet; '{start_command(kind)}' begins one")
     return job
-
-
-def _set_state(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, kind: Kind) -> None:
-    """Change the state of a job, by default the unfinished one of a kind, and report the change."""
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
-        if job.kind == "move" and after == "aborted":
-            # Its copies must be dropped, and its fences released.
-            raise JobConflict(
-                f"job {job.job_id} is a move; '{abort_command(job.kind, job.job_id)}' ends it", job.job_id
-            )
-        if not job_store.change_state(job.job_id, before, after, f"by {who()}"):
-            now = job_store.job(job.job_id)
-            if now.state == after:
-                note(f"job {job.job_id} is {after} already")
-                return
-            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
-        runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
-        reach = f"; {counted(runners, 'runner')} will notice within two seconds" if runners else ""
-        out().print(f"job {job.job_id} is {after}{reach}")
-        if after == "running" and not runners:
-            note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
-
-
-def _change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], kind: Kind) -> None:
-    """Change the thresholds of a job, by default the unfinished one of a kind, and report them."""
-    Thresholds(**changes)  # validates the values
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
-        if not job.unfinished:
-            raise JobConflict(
-                f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id
-            )
-        now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
-    out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}", markup=False)
-
-
-def add_controls(
-    group: click.Group,
-    kind: Kind,
-    which: Callable[[Any], Any],
-    *,
-    pause: str,
-    resume: str,
-    throttle: str,
-    abort: str | None = None,
-) -> None:
-    """Add the commands that pause, resume and throttle a job and, unless its help text is None, the one that aborts it.
-
-    Args:
-        group: the group that gets the commands.
-        kind: kind of the jobs.
-        which: the option that selects the job.
-        pause: help text of the command that pauses a job.
-        resume: help text of the command that resumes one.
-        throttle: help text of the command that changes thresholds.
-        abort: help text of the command that aborts a job; None if the kind has its own command.
-    """
-
-    def add(name: str, help_text: str, before: Sequence[JobState], after: JobState) -> None:
-        @group.command(name, help=help_text)
-        @url_option
-        @which
-        def command(url: str, job_id: int | None) -> None:
-            _set_state(url, job_id, before, after, kind)
-
-    add("pause", pause, ("running",), "paused")
-    add("resume", resume, ("paused",), "running")
-    if abort is not None:
-        add("abort", abort, ("running", "paused"), "aborted")
-
-    @group.command("throttle", help=throttle)
-    @url_option
-    @which
-    @throttle_changes
-    def command(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-        _change_thresholds(url, job_id, changes, kind)
 
 
 class JobProgress:
@@ -311,12 +205,10 @@ class JobProgress:
         note(f"job {job.job_id}: {'begun' if new else f'continued; it was begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
             # All runs of a job share its thresholds, whatever options this run was given.
-            waits_by = thresholds_text(job.thresholds.asdict())
-            changes = control_command("throttle", job.kind, job.job_id)
-            note(f"thresholds of job {job.job_id}: {waits_by}; '{changes}' changes them")
+            thresholds = thresholds_text(job.thresholds.asdict())
+            note(f"thresholds of job {job.job_id}: {thresholds}; 'schemaless job set {job.job_id}' changes them")
         if job.state == "paused":
-            resumes = control_command("resume", job.kind, job.job_id)
-            note(f"job {job.job_id} is paused ({job.message}); '{resumes}' lets it continue")
+            note(f"job {job.job_id} is paused ({job.message}); 'schemaless job resume {job.job_id}' lets it continue")
         console = err(wrap=True)
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=False)
@@ -339,10 +231,11 @@ class JobProgress:
                 note(f"job {self._job_id}: continues")
             self._waiting = waiting
             self._line_s = now_s
-            note(f"job {self._job_id}: {_line(status)}")
+            note(f"job {self._job_id}: {progress_text(status)}")
 
 
-def _line(status: JobStatus) -> str:
+def progress_text(status: JobStatus) -> str:
+    """Format the progress of a job as one line."""
     parts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     parts.append(f"{status.done} of {counted(len(status.shards), 'shard')} through")
     if status.job.kind in _DONE_TO_CELLS:
@@ -381,77 +274,6 @@ def _eta(eta: Eta) -> str:
     return f"{duration(eta.mid_s)} ({duration(eta.low_s)} to {duration(eta.high_s)})"
 
 
-def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each_shard: bool, as_json: bool) -> None:
-    """Print the status of a job."""
-    if as_json:
-        print_json(_status_json(status, events))
-        return
-    job = status.job
-    message = "" if job.message is None else f" ({job.message})"
-    out().print(f"job {job.job_id}, {job.kind}: [bold]{job.state}[/]{message}", markup=True)
-    out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
-    if job.unfinished:
-        out().print(f"thresholds: {thresholds_text(job.thresholds.asdict())}", markup=False)
-    out().print(_line(status))
-    if job.unfinished and not status.runners:
-        out().print(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
-    for cluster in status.clusters:
-        if waited := waited_text(cluster.waits):
-            out().print(f"{cluster.cluster} has waited {waited}")
-    failed = [state for state in status.shards if state.message is not None and state.state == "waiting"]
-    for state in failed[:_SHARDS_SHOWN]:
-        note(f"shard {state.shard}: {state.message}")
-    if each_shard or len(status.shards) <= _SHARDS_SHOWN:
-        columns = _MOVE_COLUMNS if job.kind == "move" else _COLUMNS
-        rows = map(_shard_row, status.shards)
-        print_table(None, [*columns.values()], [[row[column] for column in columns] for row in rows], text_columns=2)
-    elif job.kind != "move":
-        note(f"{len(status.shards):,} shards: --shards lists them")
-
-
 def thresholds_text(thresholds: Mapping[str, Any]) -> str:
     """Format thresholds as one line."""
     return ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.items())
-
-
-def _asked(job: Job) -> str:
-    asked = (
-        (name, shards_text(value) if name == "shards" else ", ".join(value) if isinstance(value, list) else value)
-        for name, value in job.spec.items()
-        if value not in (None, [], {}, False) and name != "thresholds"
-    )
-    return ", ".join(f"{name} {value}" for name, value in asked)
-
-
-def _shard_row(state: ShardState) -> dict[str, str]:
-    return {
-        "shard": str(state.shard),
-        "state": "running" if state.held else state.state,
-        "pass": str(state.pass_number),
-        "through": f"{state.fraction:.0%}",
-        "cells": f"{state.cells:,}",
-        "before": bytes_text(state.bytes_before),
-        "after": bytes_text(state.bytes_after),
-        "left": f"{state.left_cells:,}",
-        "runner": process_of(state.runner) if state.runner is not None and state.held else "",
-    }
-
-
-def progress_json(status: JobStatus) -> dict[str, Any]:
-    """Return the progress of a job, for ``--json``."""
-    return {
-        "job": asdict(status.job),
-        **facts(status, "fraction", "runners", "mb_per_s"),
-        "eta": status.eta and asdict(status.eta),
-        "waits": [{"cluster": cluster, "reason": reason} for cluster, reason in status.waits],
-    }
-
-
-def _status_json(status: JobStatus, events: list[tuple[datetime, str, str]]) -> dict[str, Any]:
-    return {
-        **progress_json(status),
-        **facts(status, "bytes_total", "bytes_through"),
-        "clusters": [asdict(cluster) for cluster in status.clusters],
-        "shards": [{**asdict(state), "held": state.held, "fraction": state.fraction} for state in status.shards],
-        "events": [{"at": at, "who": name, "what": what} for at, name, what in events],
-    }

@@ -65,6 +65,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
     },
     "Watching": {
+        "job": ("schemaless.cli.job", "Show and control long-running jobs."),
         "status": ("schemaless.cli.status", "Show what needs attention: servers, jobs, triggers, indexes and disks."),
         "info": ("schemaless.cli.info", "Show a datastore's topology and cell counts."),
         "check": ("schemaless.cli.check", "Check every cell and the tables of every shard. Read-only."),

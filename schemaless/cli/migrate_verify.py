@@ -185,7 +185,7 @@ def verify(
         wanted = None
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
-        elif job is not None and job.state != "aborted":
+        elif job is not None and job.state != "cancelled":
             wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
@@ -286,8 +286,7 @@ def restore(
     incomplete, the command lists the originals that it cannot restore.
 
     The command starts a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
-    command again. Run it on several machines to share the work. 'migrate status', 'pause', 'resume', 'abort' and
-    'throttle' control the job; give them its number with --job.
+    command again. Run it on several machines to share the work. 'schemaless job' shows and controls the job.
 
     If the migration ran on several machines, each of them has a part of the archive. Name all parts, and make them
     available to every worker under the same path.

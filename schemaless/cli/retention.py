@@ -7,17 +7,9 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import (
-    JobProgress,
-    add_controls,
-    job_option,
-    show_status,
-    throttle_options,
-    workers_options,
-)
+from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, shards_of, shards_option, url_option
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.status import status_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.retention.job import RETAIN, Outcome, begin, outcome_of
 from schemaless.ops.retention.job import run as run_retention
@@ -38,8 +30,6 @@ from schemaless.ui.terminal.output import (
     print_table,
     progress,
 )
-
-_job = job_option("The job.  [default: the unfinished retention run]")
 
 
 @click.group()
@@ -233,10 +223,9 @@ def run(
 @retention.command(cls=ReadOnlyCommand)
 @url_option
 @job_option("The job to show.  [default: the latest run]")
-@click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
 @json_option
-def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> None:
-    """Show the progress of a run, and the space it has freed.
+def status(url: str, job_id: int | None, as_json: bool) -> None:
+    """Show what a run has erased, and the space it has freed; 'schemaless job show' shows its progress.
 
     \b
     Example:
@@ -252,20 +241,7 @@ def status(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> Non
             return
         chosen = jobs[-1].job_id if job_id is None else job_id
         outcome = outcome_of(store, job_store.job(chosen))
-        if not as_json:
-            show_status(status_of(job_store, chosen), job_store.events(chosen), each_shard, False)
     _show_outcome(outcome, as_json)
-
-
-add_controls(
-    retention,
-    RETAIN.name,
-    _job,
-    pause="Pause a run; its runners wait.",
-    resume="Let a paused run continue.",
-    abort="Abort a run. Erased cells stay erased; the next run starts over.",
-    throttle="Show or change the thresholds at which a run waits.",
-)
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
-from schemaless.cli.jobs import (
-    JobProgress,
-    add_controls,
-    chosen_job,
-    job_option,
-    progress_json,
-    show_status,
-)
+from schemaless.cli.jobs import JobProgress, chosen_job, job_option
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.status import status_of
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.compare import Compared, compare
 from schemaless.ops.move.record import Records
@@ -49,8 +39,8 @@ def shards() -> None:
     Workflow:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards move 0-255 --to cluster-3 --execute
-      schemaless shards status       works from any terminal; so do pause,
-                                     resume, throttle and abort
+      schemaless job show            shows the progress; 'schemaless job' also
+                                     pauses and throttles a move
       schemaless shards verify       compares shards with their old tables
       schemaless shards drop-moved   drops the old tables, once compared
     """
@@ -62,7 +52,7 @@ def shards() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
-    """Show the progress of a move and the phase of each shard.
+    """Show the phase of each shard of a move; 'schemaless job show' shows the progress.
 
     The phases are copying, cutting over (a moment), moved, verified once the shard has been compared with its old
     tables, and dropped once those are removed. The column "paused for" shows how long readers and writers had to wait.
@@ -73,55 +63,12 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
       schemaless shards status --all --json
     """
     with open_store(url) as store:
-        job_store = JobStore(store)
-        if show_all:
-            show_records(Records(store).all(), as_json)
-            return
-        job = chosen_job(job_store, job_id, kind="move")
-        job.check_kind("move")
-        job_status = status_of(job_store, job.job_id, counters=as_json)
-        records = Records(store).all(job.job_id)
-        if as_json:
-            print_json(
-                {
-                    **progress_json(job_status),
-                    "shards": [asdict(record) for record in records],
-                }
-            )
-            return
-        show_status(job_status, job_store.events(job.job_id), each_shard=False, as_json=False)
-        show_records(records, as_json=False)
-
-
-add_controls(
-    shards,
-    "move",
-    job_option("The number of the move.  [default: the unfinished one]"),
-    pause="""Pause a move.
-
-    A cutover that is in progress completes first.
-
-    \b
-    Example:
-      schemaless shards pause
-    """,
-    resume="""Resume a paused move.
-
-    \b
-    Example:
-      schemaless shards resume
-    """,
-    throttle="""Change the thresholds of a running move.
-
-    The command changes the given thresholds and keeps the others; without options, it shows them. All runners of the
-    move, on any machine, use the new thresholds within a second or two.
-
-    \b
-    Examples:
-      schemaless shards throttle --max-lag 1 --max-mb-per-s 20
-      schemaless shards throttle --max-mb-per-s off --job 3
-    """,
-)
+        if not show_all:
+            job = chosen_job(JobStore(store), job_id, "move")
+            job.check_kind("move")
+            job_id = job.job_id
+        records = Records(store).all(None if show_all else job_id)
+    show_records(records, as_json)
 
 
 @shards.command()
@@ -149,7 +96,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     """
     with open_store(url) as store:
         job_store = JobStore(store)
-        job = chosen_job(job_store, job_id, kind="move")
+        job = chosen_job(job_store, job_id, "move")
         with JobProgress(job_store) as shown:
             records = moves.abort(store, job, uncompared=uncompared, listener=shown)
     show_records(records, as_json)

@@ -103,7 +103,7 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         f"{command} info --count",
         first,
         f"{command} migrate plan --to msgpack+zstd",
-        f"{command} migrate status",
+        f"{command} job show",
         f"{command} index status by_maker",
         f"{command} trigger status flights_by_airline",
         f"{command} capacity report",

@@ -1,15 +1,17 @@
-"""``migrate status``, ``pause``, ``resume``, ``abort``: from any terminal, for every kind of job."""
+"""``job``: lists, shows and controls jobs of every kind, from any terminal."""
 
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
+from typing import get_args
 
 import pytest
 
 import schemaless
 from schemaless.cli.jobs import JobProgress
-from schemaless.ops.jobs.job import RunProgress, RunStarted
+from schemaless.ops.jobs.job import Kind, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
 from schemaless.ops.jobs.throttle import Thresholds
@@ -36,10 +38,10 @@ def job(fresh_store, new_row, migrate_store):
 
 def test_status_shows_progress_and_the_command_to_continue(invoke, migrate_url, job):
     """Without a runner, the command that starts one; afterwards the result."""
-    idle = invoke("migrate", "status", url=migrate_url)
+    idle = invoke("job", "show", url=migrate_url)
     ran = invoke("migrate", "run", "--execute", "--max-lag", "1", url=migrate_url)
-    done, data = invoke("migrate", "status", url=migrate_url), invoke("migrate", "status", "--json", url=migrate_url)
-    every = invoke("migrate", "status", "--all", "--json", url=migrate_url)
+    done, data = invoke("job", "show", url=migrate_url), invoke("job", "show", "--json", url=migrate_url)
+    every = invoke("job", "list", "--json", url=migrate_url)
 
     assert "no runner works on it now; start one with 'schemaless migrate run --execute --job 1'\n" in idle.out
     assert "thresholds of job 1: max_lag_s 5.0, " in ran.err
@@ -70,15 +72,15 @@ def test_a_wait_is_logged_once_not_every_second(migrate_store, job, monkeypatch,
     assert lines[2] == "job 1: continues"
 
 
-def test_pause_resume_and_abort_report_the_state(invoke, migrate_url, job):
+def test_pause_resume_and_cancel_report_the_state(invoke, migrate_url, job):
     """Each may be said twice; what cannot be is one line."""
-    invoke("migrate", "throttle", "--max-lag", "2", "--max-mb-per-s", "20", url=migrate_url)
-    invoke("migrate", "pause", url=migrate_url)
-    status = invoke("migrate", "status", url=migrate_url).out
-    invoke("migrate", "resume", url=migrate_url)
+    invoke("job", "set", "--max-lag", "2", "--max-mb-per-s", "20", url=migrate_url)
+    invoke("job", "pause", url=migrate_url)
+    status = invoke("job", "show", url=migrate_url).out
+    invoke("job", "resume", url=migrate_url)
     said = [
-        invoke("migrate", verb, *arguments, url=migrate_url)
-        for verb, *arguments in [("pause",), ("pause",), ("resume",), ("abort",), ("resume",), ("resume", "--job", "1")]
+        invoke("job", verb, *arguments, url=migrate_url)
+        for verb, *arguments in [("pause",), ("pause",), ("resume",), ("cancel",), ("resume",), ("resume", "1")]
     ]
 
     assert (
@@ -89,16 +91,16 @@ def test_pause_resume_and_abort_report_the_state(invoke, migrate_url, job):
     assert said[0].out == "job 1 is paused\n"
     assert said[1].err == "job 1 is paused already\n"
     assert said[2].err == "no runner works on it now; start one with 'schemaless migrate run --execute --job 1'\n"
-    assert said[4].err.startswith("schemaless: there is no unfinished migration; ")
-    assert said[5].err == "schemaless: job 1 is aborted; only one that is paused can be running\n"
+    assert said[4].err.startswith("schemaless: there is no unfinished job; ")
+    assert said[5].err == "schemaless: job 1 is cancelled; only one that is paused can be running\n"
 
 
 def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url, migrate_store):
     """It is not one of migrate's."""
     job_store = JobStore(migrate_store)
     job_store.create("rebuild", RebuildSpec().as_json(), {0: 1}, ["cluster-1"], {})
-    status = invoke("migrate", "status", "--job", "1", url=migrate_url)
-    resumed = [invoke("migrate", verb, "--job", "1", url=migrate_url) for verb in ("pause", "resume")][1]
+    status = invoke("job", "show", "1", url=migrate_url)
+    resumed = [invoke("job", verb, "1", url=migrate_url) for verb in ("pause", "resume")][1]
     verified = invoke("migrate", "verify", "--job", "1", url=migrate_url)
 
     assert "no runner works on it now; start one with 'schemaless rebuild --execute --job 1'\n" in status.out
@@ -110,9 +112,9 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
 
 
 def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, migrate_url, admin_url, job, tmp_path):
-    """Wherever a command is about one kind; what controls jobs takes any."""
+    """Wherever a command is about one kind."""
     with schemaless.connect(admin_url) as store:
-        JobStore(store).change_state(job.job_id, ("running",), "aborted")
+        JobStore(store).change_state(job.job_id, ("running",), "cancelled")
         rebuild.REBUILD.begin_or_join(store, RebuildSpec())
     refused = invoke("migrate", "run", "--execute", url=migrate_url)
     wrong = [
@@ -126,23 +128,70 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
             ("finalise",),
         ]
     ]
-    controlled = [invoke("migrate", verb, "--job", "2", url=migrate_url) for verb in ("pause", "resume", "throttle")]
     other = [invoke("rebuild", *words, "--job", "1", url=admin_url) for words in [("--execute",), ()]]
     ended = invoke("migrate", "run", "--execute", "--job", "1", url=migrate_url)
 
-    assert (refused.code, "; join it with 'schemaless rebuild --execute --job 2', or abort it" in refused.err) == (
+    assert (
+        refused.code,
+        "; join it with 'schemaless rebuild --execute --job 2', or end it with 'schemaless job cancel 2'"
+        in refused.err,
+    ) == (
         1,
         True,
     )
     assert {(each.code, each.err) for each in wrong} == {
         (2, "schemaless: job 2 is a rebuild, not a migration; 'schemaless rebuild --execute --job 2' continues it\n")
     }
-    assert [each.code for each in controlled] == [0, 0, 0]
     assert {(each.code, each.err) for each in other} == {(2, "schemaless: job 1 is a migration, not a rebuild\n")}
     assert (ended.code, ended.err) == (
         1,
-        "schemaless: cannot continue job 1: it is aborted; start a new job with 'schemaless migrate run --execute'\n",
+        "schemaless: cannot continue job 1: it is cancelled; start a new job with 'schemaless migrate run --execute'\n",
     )
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_jobs_of_every_kind_are_controlled_alike(invoke, migrate_url, migrate_store, kind):
+    """By number, or without one if it is the only unfinished job; a move is ended by its own command."""
+    job_store = JobStore(migrate_store)
+    job_store.create(kind, {"thresholds": {}}, {0: 1}, ["cluster-1"], {})
+    said = [
+        invoke("job", verb, *number, url=migrate_url) for verb in ("pause", "set", "resume") for number in ([], [1])
+    ]
+    listed = invoke("job", "list", url=migrate_url)
+    ended = invoke("job", "cancel", url=migrate_url)
+
+    assert [each.code for each in said] == [0] * 6
+    assert re.search(rf"\n *1 +{kind} +running ", listed.out)
+    if kind == "move":
+        assert (ended.code, ended.err) == (
+            1,
+            "schemaless: job 1 is a move; 'schemaless shards abort --job 1' ends it\n",
+        )
+    else:
+        assert (ended.code, ended.out, job_store.job(1).state) == (0, "job 1 is cancelled\n", "cancelled")
+
+
+def test_one_of_several_unfinished_jobs_must_be_named(invoke, migrate_url, migrate_store):
+    """No command guesses; ``show`` falls back to the last job only if all have ended."""
+    job_store = JobStore(migrate_store)
+    none = invoke("job", "show", url=migrate_url)
+    for kind in ("erase", "migrate"):
+        job_store.create(kind, {}, {0: 1}, ["cluster-1"], {})
+    several = [invoke("job", verb, url=migrate_url) for verb in ("show", "pause", "resume", "cancel", "set")]
+    states = [job.state for job in job_store.jobs()]
+    invoke("job", "cancel", 1, url=migrate_url)
+    only = invoke("job", "show", "--json", url=migrate_url)
+    invoke("job", "cancel", url=migrate_url)
+    last = invoke("job", "show", "--json", url=migrate_url)
+    absent = invoke("job", "show", "7", url=migrate_url)
+
+    assert (none.code, "there is no unfinished job" in none.err) == (2, True)
+    assert {(each.code, each.err) for each in several} == {
+        (2, "schemaless: several jobs are unfinished, so name one of them: 1 (erasure), 2 (migration)\n")
+    }
+    assert states == ["running", "running"]
+    assert [each.json["job"]["job_id"] for each in (only, last)] == [2, 2]
+    assert (absent.code, "has no job 7; 'schemaless job list' lists its jobs" in absent.err) == (2, True)
 
 
 def test_run_of_a_job_without_execute_shows_what_that_job_is_about(invoke, migrate_url, migrate_store, job):
@@ -153,7 +202,7 @@ def test_run_of_a_job_without_execute_shows_what_that_job_is_about(invoke, migra
     assert "to msgpack+zlib: 4 shards of " in dry.out
 
 
-def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, migrate_store, tmp_path):
+def test_set_changes_what_is_named_and_nothing_else(invoke, migrate_url, migrate_store, tmp_path):
     """One after the other; without a name it shows them, and a job that has ended has none to change."""
     given = Thresholds(2.0, 7, 500, 20.0, str(tmp_path / "wait"), 50.0)
     migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(thresholds=given))
@@ -162,38 +211,35 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     def now() -> dict:
         return job_store.job(1).spec["thresholds"]
 
-    lag = invoke("migrate", "throttle", "--max-lag", "1", url=migrate_url)
+    lag = invoke("job", "set", "--max-lag", "1", url=migrate_url)
     assert now() == {**given.asdict(), "max_lag_s": 1.0}
-    off = invoke("migrate", "throttle", "--max-mb-per-s", "off", "--flag-file", "off", url=migrate_url)
+    off = invoke("job", "set", "--max-mb-per-s", "off", "--flag-file", "off", url=migrate_url)
     assert now() == {**given.asdict(), "max_lag_s": 1.0, "max_mb_per_s": None, "flag_file": None}
-    shown = invoke("migrate", "throttle", url=migrate_url)
-    wrong = invoke("migrate", "throttle", "--max-lag", "-1", url=migrate_url)
+    shown = invoke("job", "set", url=migrate_url)
+    wrong = invoke("job", "set", "--max-lag", "-1", url=migrate_url)
     assert now()["max_lag_s"] == 1.0
     assert lag.out.startswith("thresholds of job 1: max_lag_s 1.0, max_threads_running 7, max_history_length 500, ")
     assert (shown.out, wrong.code) == (off.out, 2)
     assert [what for _, _, what in job_store.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
-    job_store.change_state(1, ("running",), "aborted")
-    ended = invoke("migrate", "throttle", "--max-lag", "3", "--job", "1", url=migrate_url)
-    assert (ended.code, "is aborted; only running and paused jobs have thresholds" in ended.err) == (1, True)
+    job_store.change_state(1, ("running",), "cancelled")
+    ended = invoke("job", "set", "1", "--max-lag", "3", url=migrate_url)
+    assert (ended.code, "is cancelled; only running and paused jobs have thresholds" in ended.err) == (1, True)
 
 
 def test_later_commands_ignore_runs_that_replaced_nothing(invoke, migrate_url, migrate_store, job, tmp_path):
-    """Status, report, verify and finalise take the last that replaced a body; by its number, any."""
+    """Report, verify and finalise take the last that replaced a body; by its number, any."""
     ran = [invoke("migrate", "run", "--execute", url=migrate_url) for _ in range(3)]
-    said = {
-        verb: invoke("migrate", verb, "--json", url=migrate_url) for verb in ("status", "report", "verify", "finalise")
-    }
+    said = {verb: invoke("migrate", verb, "--json", url=migrate_url) for verb in ("report", "verify", "finalise")}
     third = invoke("migrate", "report", "--json", "--job", "3", url=migrate_url)
 
-    assert [each.code for each in (*ran, *said.values())] == [0] * 7
+    assert [each.code for each in (*ran, *said.values())] == [0] * 6
     assert ran[2].out.startswith("nothing to do: every body is in msgpack+zlib")
-    assert said["status"].json["job"]["job_id"] == 1
     assert [said[verb].json["job"] for verb in ("report", "verify", "finalise")] == [1, 1, 1]
     assert said["report"].json["total"]["cells"] > 0
     assert (third.json["job"], third.json["total"]["cells"]) == (3, 0)
     # An unfinished one comes first, whatever it has done.
     migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(to="json+zlib"))
-    assert invoke("migrate", "status", "--json", url=migrate_url).json["job"]["job_id"] == 4
+    assert invoke("migrate", "report", "--json", url=migrate_url).json["job"] == 4
 
 
 def test_cells_erased_during_a_migration_are_reported_and_no_fault(
@@ -246,22 +292,17 @@ def test_a_restore_is_controlled_like_a_migration(invoke, fresh_store, new_row, 
     migrate.run(migrate_store, MigrateSpec(archive=str(originals)))
     job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),), (0, 1, 2, 3)))
     number = ("--job", str(job.job_id))
-    said = [
-        invoke("migrate", verb, *number, url=migrate_url)
-        for verb in ("pause", "throttle", "status", "resume", "status")
-    ]
-    unnamed = invoke("migrate", "pause", url=migrate_url)
+    said = [invoke("job", verb, job.job_id, url=migrate_url) for verb in ("pause", "set", "show", "resume", "show")]
     goes_on = f"schemaless migrate restore --execute --job {job.job_id}"
     nothing = invoke("migrate", "restore", url=migrate_url)
     dry = invoke("migrate", "restore", *number, url=migrate_url)
     unchanged = everything(fresh_store) != before
     done = invoke("migrate", "restore", "--execute", "--workers", "2", "--json", *number, url=migrate_url)
     ended = invoke("migrate", "restore", "--execute", *number, url=migrate_url)
-    listed = invoke("migrate", "status", "--all", "--json", url=migrate_url).json["jobs"]
+    listed = invoke("job", "list", "--json", url=migrate_url).json["jobs"]
 
     assert [each.code for each in (*said, dry, done)] == [0] * 7
     assert f"job {job.job_id}, restore: paused (by " in said[2].out
-    assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"no runner works on it now; start one with '{goes_on}'" in said[4].out
     assert (nothing.code, "name the archive with --archive, or use --job to name the restore" in nothing.err) == (

@@ -121,8 +121,8 @@ def migrated(invoke, fresh_store, migrate_url, new_row):
     [
         ("info", "--count"),
         ("topology", "show"),
-        ("migrate", "status"),
-        ("migrate", "status", "--all"),
+        ("job", "show"),
+        ("job", "list"),
         ("migrate", "report", "--all"),
         ("migrate", "plan", "--to", "legacy"),
     ],

@@ -69,7 +69,7 @@ def test_commands_on_a_terminal_of_80_columns_write_no_longer_line(filled):
         ("topology", "show"),
         ("migrate", "plan"),
         ("migrate", "run", "--execute"),
-        ("migrate", "status", "--shards"),
+        ("job", "show", "--shards"),
         ("check",),
     ]
     seen = {}

@@ -16,7 +16,7 @@ from schemaless.monitoring.status.model import (
     PartView,
     Severity,
 )
-from schemaless.ops.jobs.job import continue_command, control_command
+from schemaless.ops.jobs.job import continue_command
 from schemaless.store.followers.states import PAUSED, QUARANTINED, STOPPED
 from schemaless.ui.terminal.output import counted
 from schemaless.ui.terminal.progress import duration
@@ -97,10 +97,8 @@ def _url(node: NodeView) -> str:
 
 def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     where = f"{job.name} {job.job_id}"
-    # Erasures have numbers of their own.
-    status = "schemaless erase status" if job.kind == "erase" else control_command("status", job.kind, job.job_id)
     if job.state == "paused":
-        yield Finding("notice", where, "is paused", control_command("resume", job.kind, job.job_id))
+        yield Finding("notice", where, "is paused", f"schemaless job resume {job.job_id}")
     elif job.lacks_runners:
         command = continue_command(job.kind, job.job_id)
         yield Finding("fault", where, "is not finished, and no runner is working on it", command)
@@ -110,11 +108,11 @@ def _job(job: JobView, clusters_down: Container[str]) -> Iterator[Finding]:
     for wait in job.waits if job.state != "paused" else ():
         # Its servers have findings of their own; thresholds do not bring one back.
         down = wait.cluster in clusters_down
-        command = "schemaless topology show" if down else control_command("throttle", job.kind, job.job_id)
+        command = "schemaless topology show" if down else f"schemaless job set {job.job_id}"
         yield Finding("notice", where, f"waits on {wait.cluster}: {wait.reason}", command)
     if job.shards_failed:
         text = f"the last attempt at {counted(job.shards_failed, 'shard')} failed or was interrupted"
-        yield Finding("notice", where, text, status)
+        yield Finding("notice", where, text, f"schemaless job show {job.job_id}")
 
 
 def _follower(follower: FollowerView) -> Iterator[Finding]:

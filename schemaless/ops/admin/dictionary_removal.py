@@ -167,7 +167,7 @@ def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[date
             )
         if json.loads(spec).get("dictionary") == dictionary_id:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let the job finish, or abort it"
+                f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let the job finish, or cancel it"
             )
     retired_at, _, age_s = rows[0]
     return retired_at, float(age_s or 0)

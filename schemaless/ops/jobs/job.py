@@ -34,7 +34,7 @@ _NAMES: Final[dict[str, str]] = {
 NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})
 """Kinds of jobs that may run alongside other jobs on the same shards."""
 
-JobState = Literal["running", "paused", "done", "aborted", "finalised"]
+JobState = Literal["running", "paused", "done", "cancelled", "finalised"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Job:
     Attributes:
         job_id: number of the job, from 1.
         kind: kind of the job.
-        state: "running" (whether or not a runner works on it), "paused", "done", "aborted" or "finalised".
+        state: "running" (whether or not a runner works on it), "paused", "done", "cancelled" or "finalised".
         spec: parameters of the job as JSON values.
         versions: versions of the libraries and servers when the job was created.
         created_by: user and machine.
@@ -142,15 +142,9 @@ def continue_command(kind: str, job_id: int) -> str:
     return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
 
 
-def abort_command(kind: str, job_id: int) -> str:
-    """Return the command that aborts a job."""
-    return control_command("abort", kind, job_id)
-
-
-def control_command(verb: str, kind: str, job_id: int) -> str:
-    """Return a command that controls a job, such as ``throttle``."""
-    noun = {"move": "shards", "erase": "erase", "retain": "retention"}.get(kind, "migrate")
-    return f"schemaless {noun} {verb} --job {job_id}"
+def end_command(kind: str, job_id: int) -> str:
+    """Return the command that ends a job for good."""
+    return f"schemaless shards abort --job {job_id}" if kind == "move" else f"schemaless job cancel {job_id}"
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ from schemaless.ops.jobs.job import (
     JobState,
     Kind,
     ShardState,
-    abort_command,
     continue_command,
+    end_command,
 )
 from schemaless.ops.jobs.leases import Leases, shard_state
 from schemaless.store.datastore import Datastore
@@ -113,7 +113,7 @@ class JobStore:
             if shard in shards and kind not in NOT_EXCLUSIVE:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "
-                    f"'{continue_command(kind, job_id)}', or abort it with '{abort_command(kind, job_id)}'",
+                    f"'{continue_command(kind, job_id)}', or end it with '{end_command(kind, job_id)}'",
                     job_id,
                 )
 
@@ -129,7 +129,7 @@ class JobStore:
         """
         rows = self.catalog.rows(sql.select_jobs(self._name, job_id=job_id))
         if not rows:
-            raise InvalidInput(f"{self._name!r} has no job {job_id}; 'schemaless migrate status --all' lists its jobs")
+            raise InvalidInput(f"{self._name!r} has no job {job_id}; 'schemaless job list' lists its jobs")
         return _job(rows[0])
 
     def latest(self, kind: Kind) -> Job | None:
@@ -152,7 +152,7 @@ class JobStore:
 
     def change_state(self, job_id: int, before: Sequence[JobState], after: JobState, why: str | None = None) -> bool:
         """Change the state of a job that is in one of the states ``before``; return False if it is in none of them."""
-        ended = after in ("done", "aborted", "finalised")
+        ended = after in ("done", "cancelled", "finalised")
         changed = self.catalog.execute(sql.update_state(self._name, job_id, before, after, why, ended=ended))
         if changed:
             self.record_event(job_id, after if why is None else f"{after}: {why}")

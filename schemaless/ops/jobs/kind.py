@@ -106,7 +106,7 @@ class JobKind(Generic[S]):
             job's. For example, a drain has fewer shards left after each move.
         reaches: returns clusters involved besides those of the shards.
         before: called once for a new job, before its work.
-        after: called after each run that ends with the job done or aborted.
+        after: called after each run that ends with the job done or cancelled.
     """
 
     name: Kind
@@ -202,7 +202,7 @@ class JobKind(Generic[S]):
         Raises:
             InvalidInput: the job is of another kind, or ``begin_or_join`` raised it.
             JobConflict: another unfinished job includes one of these shards, or the job had already ended or was
-                aborted during the run.
+                cancelled during the run.
             ServerError: a server cannot be reached. The work done is kept, and repeating the call continues the job.
         """
         new = how.get("new", False)
@@ -223,6 +223,6 @@ class JobKind(Generic[S]):
             ).run(pool)
             pool.begin_shutdown()
             self.after(store, ended)
-        if ended.state == "aborted":
-            raise JobConflict(f"job {job.job_id} was aborted ({ended.message}); its completed work is kept", job.job_id)
+        if ended.state == "cancelled":
+            raise JobConflict(f"job {job.job_id} was cancelled ({ended.message}); completed work is kept", job.job_id)
         return ended

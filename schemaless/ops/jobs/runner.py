@@ -1,6 +1,6 @@
 """A runner's claim on a shard: renews the lease, and provides the gate that makes the work wait or stop.
 
-Twice a second, a thread checks whether the lease is due for renewal, the job was paused or aborted, or the runner was
+Twice a second, a thread checks whether the lease is due for renewal, the job was paused or cancelled, or the runner was
 asked to stop. One of the runners on a cluster also holds the cluster's watch: it polls the servers on behalf of all
 runners and stores in the catalog whether they have to wait.
 """
@@ -150,7 +150,7 @@ class ShardRun:
         signal = self._signal
         if signal is None:
             return False
-        if signal.stop or signal.state in ("aborted", "done", "finalised"):
+        if signal.stop or signal.state in ("cancelled", "done", "finalised"):
             raise Stopped
         if signal.state == "paused" or signal.reason is not None:
             return False

@@ -334,7 +334,7 @@ def _predictions(
         return summed(Interval(*value) for value in values)
 
     total, job = report.total, report.job
-    completed = not job.unfinished and job.state != "aborted"
+    completed = not job.unfinished and job.state != "cancelled"
     growth = None if total.file.before is None or total.file.after is None else total.file.after - total.file.before
     rebuilt_bytes = total.file.rebuilt if total.rebuilt_shards == total.shards else None
     for what, name, actual in (

@@ -211,7 +211,7 @@ def run(
 ) -> RestoreOutcome:
     """Restore originals as a job in the catalog: start a job, or continue an unfinished one with the same spec.
 
-    An unfinished restore of these shards with another spec is aborted unless a runner is working on it. Nothing is
+    An unfinished restore of these shards with another spec is cancelled unless a runner is working on it. Nothing is
     lost: the stored bytes show what it restored.
 
     Args:
@@ -247,7 +247,7 @@ def _end_abandoned(store: Datastore, spec: RestoreSpec, shards: Sequence[int]) -
         waiting = [state for state in job_store.shards(job.job_id, counters=False) if state.state == "waiting"]
         held = any(state.held and not is_dead_here(state.runner or "") for state in waiting)
         if not held and not {state.shard for state in waiting}.isdisjoint(shards):
-            job_store.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was started")
+            job_store.change_state(job.job_id, ("running",), "cancelled", "another restore of its shards was started")
 
 
 def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) -> None:

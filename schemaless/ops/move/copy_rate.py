@@ -106,7 +106,7 @@ class CopyRate:
             raise MoveRefused(
                 f"{rates}; the backlog has not shrunk in {self._give_up_s:g} s of copying. The shard is still on its "
                 "source, and the copied cells are kept. Run the same command again when fewer cells are written, or "
-                "raise --max-mb-per-s if it is set ('schemaless shards throttle')"
+                "raise --max-mb-per-s if it is set ('schemaless job set')"
             )
         if 2 * arrived > done:
             self.share = self.share / 2 if self.share > _MIN_SHARE else 0.0

@@ -243,9 +243,9 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     job_id = move.job_id
     move.check_kind("move")
     outcomes = records.all(job_id)
-    if move.state in ("done", "aborted") and outcomes and all(record.phase == "aborted" for record in outcomes):
+    if move.state in ("done", "cancelled") and outcomes and all(record.phase == "aborted" for record in outcomes):
         # A previous call was interrupted after its last shard.
-        job_store.change_state(job_id, ("done",), "aborted", f"by {who()}")
+        job_store.change_state(job_id, ("done",), "cancelled", f"by {who()}")
         return outcomes
     if not move.unfinished:
         raise JobConflict(f"job {job_id} is {move.state}; only a running or paused job can be aborted")
@@ -262,7 +262,7 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     MOVE.run(store, spec, **how)
     outcomes = records.all(job_id)
     if not any(record.phase in ("moved", "verified", "dropped") for record in outcomes):
-        job_store.change_state(job_id, ("done",), "aborted", f"by {who()}")
+        job_store.change_state(job_id, ("done",), "cancelled", f"by {who()}")
     return outcomes
 
 

@@ -88,10 +88,10 @@ def begin(store: Datastore) -> int | None:
     """
     internals = internals_of(store)
     ledger = internals.erasures.ledger
-    specs = [RetainSpec.of(job) for job in JobStore(store).jobs("retain") if job.state == "aborted"]
-    aborted = {spec.erasure for spec in specs if not spec.replay}
+    specs = [RetainSpec.of(job) for job in JobStore(store).jobs("retain") if job.state == "cancelled"]
+    cancelled = {spec.erasure for spec in specs if not spec.replay}
     for entry in ledger.entries():
-        if entry.kind == "range" and entry.executed_at is None and entry.number not in aborted:
+        if entry.kind == "range" and entry.executed_at is None and entry.number not in cancelled:
             return entry.number
     policies = internals.policies.all()
     if not policies:

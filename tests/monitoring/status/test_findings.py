@@ -90,7 +90,7 @@ def test_every_finding_has_a_command_that_parses():
             {"jobs": (replace(JOB, kind="move", name="move", state="paused"),)},
             "notice",
             "move 3",
-            "schemaless shards resume --job 3",
+            "schemaless job resume 3",
         ),
         (
             {"followers": (replace(INDEX, kind="export", name="lake", shards={"running": 3, "waiting": 1}),)},

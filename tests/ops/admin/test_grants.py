@@ -151,7 +151,7 @@ SERVER_WIDE = [
 MEASUREMENTS = ["INSERT INTO {catalog}.capacity_sample (taken_at, figures) VALUES (NOW(), '{{}}')"]
 JOBS = [
     "INSERT INTO {catalog}.job_event (job_id, who, what) VALUES (1, 'x', 'x')",
-    "UPDATE {catalog}.job SET state='aborted'",
+    "UPDATE {catalog}.job SET state='cancelled'",
     "INSERT INTO {catalog}_heartbeat.heartbeat_token (cluster, writer, token) VALUES ('c', 'w', REPEAT('x', 16))",
 ]
 FOLLOWERS = [

@@ -67,12 +67,12 @@ def test_second_job_about_the_same_shards_is_refused(job_store, job):
     """Two jobs cannot include the same shard until the first has completed the shard or ended."""
     with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 3") as caught:
         job_store.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
-    job_store.change_state(1, ("running",), "aborted", "by a test")
+    job_store.change_state(1, ("running",), "cancelled", "by a test")
     second = job_store.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
 
     assert caught.value.job_id == 1
     assert second.job_id == 2
-    assert job_store.latest("migrate").state == "aborted"
+    assert job_store.latest("migrate").state == "cancelled"
 
 
 @pytest.mark.guarantee("migrate-one-runner")
@@ -131,15 +131,15 @@ def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
 
 
 def test_states_change_only_along_allowed_transitions(job_store, job):
-    """A job is paused, resumed and aborted; each change is an event with its actor."""
+    """A job is paused, resumed and cancelled; each change is an event with its actor."""
     paused = job_store.change_state(1, ("running",), "paused", "by a test")
     again = job_store.change_state(1, ("running",), "paused", "by a test")
     resumed = job_store.change_state(1, ("paused",), "running")
-    aborted = job_store.change_state(1, ("running", "paused"), "aborted")
+    cancelled = job_store.change_state(1, ("running", "paused"), "cancelled")
     late = job_store.change_state(1, ("paused",), "running")
 
-    assert (paused, again, resumed, aborted, late) == (True, False, True, True, False)
-    assert [what for _, _, what in job_store.events(1)][1:] == ["paused: by a test", "running", "aborted"]
+    assert (paused, again, resumed, cancelled, late) == (True, False, True, True, False)
+    assert [what for _, _, what in job_store.events(1)][1:] == ["paused: by a test", "running", "cancelled"]
     assert job_store.leases.claim(1, 0, "a") is None
 
 

@@ -218,7 +218,7 @@ def test_paused_job_waits_until_resumed(fresh_store, legacy, migrate_store, even
     assert [report.job_id for report in reports] == [job.job_id]
 
 
-def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
+def test_cancelled_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
     """The runners stop, and a new job does the rest."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
@@ -234,13 +234,13 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
     run = threading.Thread(target=work)
     run.start()
     eventually(lambda: any(state.held for state in job_store.shards(job.job_id)), "a runner waits")
-    job_store.change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    job_store.change_state(job.job_id, ("running", "paused"), "cancelled", "by a test")
     run.join(60)
-    with pytest.raises(JobConflict, match="cannot continue job 1: it is aborted"):
+    with pytest.raises(JobConflict, match="cannot continue job 1: it is cancelled"):
         migrate.run(migrate_store, job=job_store.job(1))
     report = migrate.run(migrate_store)
 
-    assert "was aborted (by a test)" in str(errors[0])
+    assert "was cancelled (by a test)" in str(errors[0])
     assert report.job_id == 2
     assert bodies(fresh_store) == legacy
 

@@ -103,15 +103,15 @@ def test_finalise_requires_accept_left_for_erased_cells(migrate_store, fresh_sto
 
 
 def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
-    """A job that is running, paused or aborted."""
+    """A job that is running, paused or cancelled."""
     job_store = JobStore(migrate_store)
     clusters = {cluster.name for cluster in internals_of(migrate_store).topology.clusters}
     job = job_store.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
     with pytest.raises(JobConflict, match=r"cannot finalise job .* is running; complete it first with"):
         finalise(migrate_store, job)
 
-    job_store.change_state(job.job_id, ["running"], "aborted")
-    with pytest.raises(JobConflict, match="is aborted; complete another migration"):
+    job_store.change_state(job.job_id, ["running"], "cancelled")
+    with pytest.raises(JobConflict, match="is cancelled; complete another migration"):
         finalise(migrate_store, job_store.job(job.job_id))
     rebuild = job_store.create("rebuild", {}, {1: 1}, clusters, {})
     with pytest.raises(InvalidInput, match="is a rebuild, not a migration"):

@@ -238,7 +238,7 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
     report = restore(migrate_store, [tmp_path / "copy"])
     assert everything(fresh_store) == before
     # The first job had no runner left.
-    assert [job.state for job in JobStore(migrate_store).jobs()] == ["aborted", "done"]
+    assert [job.state for job in JobStore(migrate_store).jobs()] == ["cancelled", "done"]
     assert report.total.archived == len(TEXTS)
 
 
@@ -278,11 +278,11 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     clusters = {internals_of(migrate_store).topology.cluster_of(shard).name for shard in (0, 1)}
     job = job_store.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 
-    with pytest.raises(JobConflict, match=f"migrate abort --job {job.job_id}"):
+    with pytest.raises(JobConflict, match=f"job cancel {job.job_id}"):
         restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == migrated
     assert restore(migrate_store, [tmp_path], [2, 3]).total.left == {}
-    job_store.change_state(job.job_id, ["running"], "aborted")
+    job_store.change_state(job.job_id, ["running"], "cancelled")
     restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == before
 
@@ -426,15 +426,15 @@ def test_paused_restore_waits_until_resumed(fresh_store, before, migrate_store, 
     assert sum(state.cells for state in through.shards) == len(TEXTS)
 
 
-def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, migrate_store, tmp_path, eventually):
+def test_cancelled_restore_ends_and_another_does_the_rest(fresh_store, before, migrate_store, tmp_path, eventually):
     """The runners stop; a new job does the rest."""
     migrate(migrate_store, tmp_path)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
-    JobStore(migrate_store).change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    JobStore(migrate_store).change_state(job.job_id, ("running", "paused"), "cancelled", "by a test")
     run.join(60)
     report = restore(migrate_store, [tmp_path])
 
-    assert "was aborted (by a test)" in str(outcomes[0])
+    assert "was cancelled (by a test)" in str(outcomes[0])
     assert report.job_id == job.job_id + 1
     assert everything(fresh_store) == before
 

@@ -31,7 +31,7 @@ def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplo
     moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
     client.put_cell(next(row for row in iter(new_row, None) if client.shard_of(row) == SHARD), "BASE", 1, "later")
     warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    status = invoke("shards", "status", url=url)
+    status = invoke("job", "show", url=url)
     clean = invoke("shards", "verify", "--json", url=url)
     shown = invoke("shards", "verify", url=url)
     shards = internals_of(client).shards
@@ -64,11 +64,11 @@ def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplo
 
 
 def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(client, monkeypatch, request):
-    """The job is done by then, but was not recorded as aborted."""
+    """The job is done by then, but was not recorded as cancelled."""
     url, call, change = request.getfixturevalue("url"), request.getfixturevalue("invoke"), JobStore.change_state
 
     def killed(self: JobStore, job_id: int, before: Any, after: str, *message: str) -> bool:
-        if after == "aborted":
+        if after == "cancelled":
             raise Killed
         return change(self, job_id, before, after, *message)
 
@@ -80,7 +80,7 @@ def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(c
     assert JobStore(client).job(job.job_id).state == "done"
     codes = [call("shards", "abort", url=url).code for _ in range(2)]
 
-    assert (codes, JobStore(client).job(job.job_id).state) == ([0, 0], "aborted")
+    assert (codes, JobStore(client).job(job.job_id).state) == ([0, 0], "cancelled")
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])

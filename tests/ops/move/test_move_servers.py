@@ -93,7 +93,7 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
         (record,) = moves.abort(client, job)
 
     assert record.phase == "aborted"
-    assert bench.job_store.job(job.job_id).state == "aborted"
+    assert bench.job_store.job(job.job_id).state == "cancelled"
     assert any("/nowhere.sock cannot be reached" in what for _, _, what in bench.job_store.events(job.job_id))
     assert bench.check(job) == "aborted"
 

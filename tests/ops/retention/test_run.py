@@ -174,15 +174,15 @@ def test_an_expired_key_cannot_be_written_again(fresh_store: Datastore, erase_st
 
 
 @pytest.mark.guarantee("retention-ledger")
-def test_an_aborted_run_is_not_continued(fresh_store: Datastore, erase_store: Datastore) -> None:
-    """The next run is a new entry with its own moment, and erases what the aborted one left."""
+def test_a_cancelled_run_is_not_continued(fresh_store: Datastore, erase_store: Datastore) -> None:
+    """The next run is a new entry with its own moment, and erases what the cancelled one left."""
     fill(fresh_store, 9)
     internals_of(erase_store).policies.set(Policy("LOG", 10))
     first = begin(erase_store)
     assert first is not None
     job, new = RETAIN.begin_or_join(erase_store, RETAIN.spec(first))
     assert new
-    JobStore(erase_store).change_state(job.job_id, ("running",), "aborted", "no")
+    JobStore(erase_store).change_state(job.job_id, ("running",), "cancelled", "no")
     second = begin(erase_store)
     assert second is not None
     assert second != first

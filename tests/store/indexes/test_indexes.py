@@ -344,7 +344,7 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
         move = JobStore(root).create("move", MoveSpec("cluster-2").as_json(), {0: 1}, ["cluster-1"], {}).job_id
         assert not indexes.watch(new, backfill)
         assert [each.state for each in indexes.named("client_trips")] == ["ready", BACKFILLING]
-        JobStore(root).change_state(move, ("running",), "aborted")
+        JobStore(root).change_state(move, ("running",), "cancelled")
     assert indexes.watch(new, backfill)
     internals_of(fresh_store).registry.read()
 
@@ -393,7 +393,7 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
         job = JobStore(root).create("move", MoveSpec("cluster-2").as_json(), {shard: 1}, ["cluster-1"], {})
         with pytest.raises(JobConflict, match=rf"move {job.job_id} is running.*shards abort --job {job.job_id}"):
             indexes_of(admin_store).create(TRIPS)
-        JobStore(root).change_state(job.job_id, ("running",), "aborted")
+        JobStore(root).change_state(job.job_id, ("running",), "cancelled")
         move = MoveByHand(root, internals_of(root).shards, shard)
         move.run()
         accounts.allow_admin_anywhere(name, 4)
@@ -402,7 +402,7 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
             {table for (table,) in query(node, f"SHOW TABLES FROM {name}_0000 LIKE 'index%'")}
             for node in (move.source, move.target)
         ]
-        JobStore(root).change_state(job.job_id, ("aborted",), "running")
+        JobStore(root).change_state(job.job_id, ("cancelled",), "running")
         with pytest.raises(JobConflict):
             indexes_of(admin_store).drop(entry)
 
