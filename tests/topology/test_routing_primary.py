@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
 
 import pytest
 
@@ -15,10 +15,8 @@ import schemaless
 from schemaless import Datastore, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover import nodes
-from schemaless.ops.jobs.runner import FollowingWatch
-from schemaless.ops.jobs.throttle import Look
+from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.store.internals import internals_of
-from schemaless.topology.model import Cluster
 from schemaless.wire.errors import READ_ONLY
 from tests.accounts import Accounts, accounts_on
 from tests.movers import MoveByHand
@@ -182,32 +180,15 @@ def test_a_batch_continues_on_two_primaries(client, set_primary, replicated, rep
         assert (server_of(client), server_of(client, ELSEWHERE)) == (str(replica.socket), elsewhere)
 
 
-@dataclass
-class FakeWatch:
-    """A job's watch that rejects the old primary."""
-
-    cluster: Cluster
-    old: str
-
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Return a look at the primary, or raise for the old one."""
-        if str(self.cluster.primary) == self.old:
-            raise TopologyError("the primary is read-only")
-        return Look(None, None, {"primary": str(self.cluster.primary)})
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 @pytest.mark.guarantee("topology-jobs")
 def test_a_watch_continues_with_the_clusters_new_servers(client, set_primary, replicated, replica):
     """A failover does not end a job: its watch switches to the new servers."""
-    watch = FollowingWatch(
-        internals_of(client).shards, "cluster-1", lambda cluster: FakeWatch(cluster, str(replicated.socket))
-    )
-    with pytest.raises(TopologyError):
-        watch.look()
-    with read_only(replicated), caught_up(replicated), promoted(replicated):
-        set_primary(replica)
+    watch = ClusterWatch(internals_of(client).shards, "cluster-1", "writer", cache_s=0.0)
+    with closing(watch), read_only(replicated), caught_up(replicated):
+        with pytest.raises(TopologyError, match="is read-only"):
+            watch.look(Thresholds(max_lag_s=None))
+        with promoted(replicated):
+            set_primary(replica)
 
-        assert watch.look().figures == {"primary": str(replica.socket)}
+            assert watch.look(Thresholds(max_lag_s=None)).kind is None
+            assert str(watch.cluster.primary) == str(replica.socket)

@@ -20,7 +20,7 @@ from schemaless.base.runner_names import is_dead_here, runner_name
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.ops.jobs.job import Job, RunProgress
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.worker import MakeWatch, Outcome, Work, work_on
+from schemaless.ops.jobs.worker import Outcome, Work, work_on
 from schemaless.ops.jobs.workers import MOST_DEATHS, Workers, is_death, replace_dead
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -43,7 +43,6 @@ class Driver:
         store: the datastore.
         job: the job.
         work: does the work on a shard.
-        make_watch: creates the watch over a cluster's servers; None to run without throttling.
         give_up_s: time after which the run ends if a server stays unreachable, in seconds.
         listener: receives ``RunProgress`` at each poll of the job.
         poll_s: interval between polls of the job, in seconds.
@@ -55,7 +54,6 @@ class Driver:
         store: Datastore,
         job: Job,
         work: Work,
-        make_watch: MakeWatch | None = None,
         *,
         give_up_s: float = GIVE_UP_S,
         listener: Listener = ignore_events,
@@ -67,7 +65,6 @@ class Driver:
         self._opening = opening_of(store)
         self._job = job
         self._work = work
-        self._make_watch = make_watch
         self._give_up_s = give_up_s
         self._listener = listener
         self._poll_s = poll_s
@@ -150,9 +147,7 @@ class Driver:
             cluster = min(ready, key=lambda name: (load[name], name))
             shard = self._free[cluster].pop()
             load[cluster] += 1
-            call = workers.submit(
-                work_on, self._opening, self._job.job_id, shard, self._name, self._work, self._make_watch
-            )
+            call = workers.submit(work_on, self._opening, self._job.job_id, shard, self._name, self._work)
             self._calls[call] = shard
 
     def _collect(self, workers: Workers) -> None:

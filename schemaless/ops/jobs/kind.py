@@ -12,7 +12,6 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.driver import GIVE_UP_S, Driver
 from schemaless.ops.jobs.job import Job, Kind, RunStarted, check_unfinished, thresholds_of
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.runner import make_watch
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.versions import versions
 from schemaless.ops.jobs.worker import Work
@@ -218,9 +217,8 @@ class JobKind(Generic[S]):
             pool.prepare(opening_of(store))
             if new:
                 self.before(store, job)
-            ended = Driver(
-                store, job, self.work, make_watch, give_up_s=how.get("give_up_s", GIVE_UP_S), listener=listener
-            ).run(pool)
+            give_up_s = how.get("give_up_s", GIVE_UP_S)
+            ended = Driver(store, job, self.work, give_up_s=give_up_s, listener=listener).run(pool)
             pool.begin_shutdown()
             self.after(store, ended)
         if ended.state == "cancelled":

@@ -11,20 +11,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
-from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
+from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S
-from schemaless.ops.jobs.throttle import ClusterWatch, Look, Thresholds
-from schemaless.store.datastore import Datastore
-from schemaless.store.internals import internals_of
-from schemaless.topology.model import Cluster
-from schemaless.topology.shards import Shards
+from schemaless.ops.jobs.throttle import ClusterWatch
 
 _log = logging.getLogger("schemaless")
 
@@ -53,21 +48,6 @@ class Stopped(Exception):
     """The runner has to stop working on the shard; after a checkpoint, another runner can continue it."""
 
 
-class Watch(Protocol):
-    """Watch over the servers of a cluster, such as ``throttle.ClusterWatch``."""
-
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Poll the servers.
-
-        Args:
-            reads: total number of SELECTs that this runner has sent to the catalog.
-            runners: number of runners of the job.
-        """
-
-    def close(self) -> None:
-        """Close the connections."""
-
-
 class ShardRun:
     """A claimed shard. A context manager that releases the shard at the end of the block.
 
@@ -76,9 +56,11 @@ class ShardRun:
         job: the job.
         state: state of the shard when it was claimed; the work updates it.
         cluster: cluster of the shard.
-        watch: returns a watch over the cluster's servers for given thresholds; called when this runner takes over the
-            watch. None to run without throttling.
+        watch: watch over the cluster's servers; None to run without throttling.
         learned: values that the work keeps from one shard of the job to the next.
+
+    Attributes:
+        thresholds: the job's thresholds as of the last heartbeat.
     """
 
     def __init__(
@@ -87,7 +69,7 @@ class ShardRun:
         job: Job,
         state: ShardState,
         cluster: str,
-        watch: Callable[[Thresholds], Watch] | None = None,
+        watch: ClusterWatch | None = None,
         learned: dict[str, Any] | None = None,
     ) -> None:
         self.job_store = job_store
@@ -95,12 +77,11 @@ class ShardRun:
         self.state = state
         self.cluster = cluster
         self.learned: dict[str, Any] = {} if learned is None else learned
-        self._make_watch = watch
-        self._watch: Watch | None = None
-        self._thresholds = job.thresholds
+        self._watch = watch
+        self.thresholds = job.thresholds
         self._spec: str | None = None
         self._runners: tuple[int, float] | None = None
-        self._waits: dict[str, float] = {}
+        self._waits: dict[str, float] | None = None
         self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
         self._renewed_s = time.monotonic()
@@ -156,11 +137,11 @@ class ShardRun:
             return False
         if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
             return False
-        return self._make_watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
+        return self._watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
 
     def spend(self, amount: int) -> None:
         """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises."""
-        mb_per_s = self._thresholds.max_mb_per_s
+        mb_per_s = self.thresholds.max_mb_per_s
         if mb_per_s is None:
             return
         until_s = time.monotonic() + self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6)
@@ -251,7 +232,7 @@ class ShardRun:
                 return
             signal = self._signal
             # At the start of a job another runner may be about to finish the first poll.
-            unpolled = self._make_watch is not None and (signal is None or signal.polled_ago_s is None)
+            unpolled = self._watch is not None and (signal is None or signal.polled_ago_s is None)
             if self._ending.wait(interval_s if unpolled else _HEARTBEAT_S):
                 return
             interval_s = min(2 * interval_s, _HEARTBEAT_S)
@@ -262,20 +243,20 @@ class ShardRun:
             self._signal = signal
             self._renewed_s = time.monotonic()
             self._changed.notify_all()
-        if self._make_watch is None:
+        if self._watch is None:
             return
         if signal.spec != self._spec:
-            self._take_thresholds(signal.spec)
-        self._spec = signal.spec
+            self.thresholds = thresholds_of(json.loads(signal.spec))
+            self._spec = signal.spec
         if not signal.watches:
             return
-        if self._watch is None:
-            self._watch = self._make_watch(self._thresholds)
+        if self._waits is None:
             stored = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(stored[0].waits) if stored else {}
+            self._watch.proven.update(stored[0].figures.get("proven", ()) if stored else ())
         if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
             self._runners = self.job_store.leases.runners(self.job.job_id), time.monotonic()
-        look = self._watch.look(self.job_store.catalog.reads, self._runners[0])
+        look = self._watch.look(self.thresholds, self.job_store.catalog.reads, self._runners[0])
         for note in look.notes:
             self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)
@@ -292,76 +273,3 @@ class ShardRun:
         with self._changed:
             self._signal = replace(signal, reason=look.reason, polled_ago_s=0.0, yields=look.yields)
             self._changed.notify_all()
-
-    def _take_thresholds(self, spec: str) -> None:
-        thresholds = thresholds_of(json.loads(spec))
-        if thresholds != self._thresholds:
-            self._thresholds = thresholds
-            self._watch = None
-
-
-def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
-    """Create a watch over a cluster's servers that follows topology changes."""
-    internals = internals_of(store)
-    job_store = JobStore(store)
-
-    def make(servers: Cluster) -> Watch:
-        figures = next((state.figures for state in job_store.clusters(job.job_id) if state.cluster == cluster), {})
-        return ClusterWatch(
-            internals.shards,
-            servers,
-            thresholds,
-            runner,
-            proven=figures.get("proven", ()),
-            catalog=internals.catalog,
-        )
-
-    return FollowingWatch(internals.shards, cluster, make)
-
-
-class FollowingWatch:
-    """A watch that follows its cluster: when the topology changes, it watches the new servers.
-
-    Args:
-        shards: access to the shards of the datastore.
-        cluster: name of the cluster.
-        make: creates a watch over the servers of a cluster.
-    """
-
-    def __init__(self, shards: Shards, cluster: str, make: Callable[[Cluster], Watch]) -> None:
-        self._shards = shards
-        self._name = cluster
-        self._make = make
-        self._cluster = shards.topology.cluster(cluster)
-        self._watch = make(self._cluster)
-
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Poll the servers; if that shows that the topology has changed, poll the new ones. See ``Watch``."""
-        self._shards.router.refresh_if_due()
-        self._take_servers()
-        known = self._shards.routing
-        try:
-            look = self._watch.look(reads, runners)
-        except (TopologyError, ServerError):
-            self._shards.router.again(known)
-            if not self._take_servers():
-                raise
-            return self._watch.look(reads, runners)
-        if look.kind == "unreachable":
-            self._shards.router.again(known)
-            if self._take_servers():
-                return self._watch.look(reads, runners)
-        return look
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._watch.close()
-
-    def _take_servers(self) -> bool:
-        """Switch to the cluster's current servers; return whether they have changed."""
-        servers = self._shards.topology.cluster(self._name)
-        if servers == self._cluster:
-            return False
-        self._watch.close()
-        self._watch, self._cluster = self._make(servers), servers
-        return True

@@ -12,9 +12,9 @@ import secrets
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -56,6 +56,12 @@ _OPTIONS: Final = PoolOptions(
 )
 _NO_LONG_LOCKS: Final = set_session({"lock_wait_timeout": 1, "innodb_lock_wait_timeout": 1})
 """Statement that limits how long the write of a token waits for a lock, such as a backup's."""
+
+_CACHE_S: Final = 0.25
+"""Time for which the result of a poll is reused, in seconds: half the interval between a runner's heartbeats.
+
+A worker's first heartbeat on each shard polls, so without it small shards would poll too often.
+"""
 
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
@@ -141,62 +147,69 @@ class Look:
 
 
 class ClusterWatch:
-    """Watch over the servers of a cluster on behalf of a job. Not thread-safe."""
+    """Watch over the servers of a cluster on behalf of a job; it follows changes of the topology. Not thread-safe.
+
+    Attributes:
+        proven: replicas that have shown a token to this job, named as in ``Look.figures``; they are no longer refused
+            for lack of a token.
+    """
 
     def __init__(
         self,
         shards: Shards,
-        cluster: Cluster,
-        thresholds: Thresholds,
+        cluster: str,
         writer: str,
         *,
-        proof_s: float = PROOF_S,
-        proven: Collection[str] = (),
         catalog: NodePool | None = None,
+        proof_s: float = PROOF_S,
+        cache_s: float = _CACHE_S,
     ) -> None:
         """Create the watch; no server is contacted before the first ``look``.
 
         Args:
             shards: access to the shards of the datastore.
-            cluster: the cluster to watch.
-            thresholds: thresholds to compare with.
-            writer: name of 1 to 255 characters that is unique among the watches of this cluster, such as a runner's.
-            proof_s: time after which a replica that answers but shows no token is refused, in seconds.
-            proven: replicas that have shown a token to this job before, named as in ``Look.figures``; they are no
-                longer refused for lack of a token.
+            cluster: name of the cluster to watch.
+            writer: name of at most 255 characters that is unique among the watches of this cluster, such as a runner's.
             catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
                 runners send it no queries.
+            proof_s: time after which a replica that answers but shows no token is refused, in seconds.
+            cache_s: time for which a result is reused, in seconds.
         """
-        if not 1 <= len(writer) <= 255:
-            raise InvalidInput(f"writer must be 1 to 255 characters, got {writer!r}")
-        self.cluster = cluster
-        self.thresholds = thresholds
+        self.proven: set[str] = set()
         self._shards = shards
         self._datastore = shards.topology.name
         self._writer = writer
+        self._catalog = catalog
         self._proof_s = proof_s
+        self._cache_s = cache_s
+        self._cached: tuple[Thresholds, Look, float] | None = None
         self._watch_id = secrets.token_bytes(8)
         self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
         self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
         self._own_calls = 0
-        self._catalog = catalog
-        self._has_catalog: bool | None = None if catalog is not None else False
         self._reads = 0
+        self._notes: list[str] = []
+        self._take_servers(shards.topology.cluster(cluster))
+
+    def _take_servers(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._primary = _Endpoint(self._shards, cluster.primary)
+        self._replicas = [_Replica(self._shards, node) for node in cluster.replicas]
+        self._written_us.clear()
+        self._calls.clear()
+        self._has_catalog: bool | None = None if self._catalog is not None else False
         self._asks_history = True
         self._began = False
-        self._notes: list[str] = []
-        self._primary = _Endpoint(shards, cluster.primary)
-        watched = cluster.replicas if thresholds.max_lag_s is not None else ()
-        self._replicas = [_Replica(shards, node, str(node) in proven) for node in watched]
 
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
+    def look(self, thresholds: Thresholds, reads: int = 0, runners: int = 1) -> Look:
         """Poll the primary and each replica once, and decide whether the job has to wait.
 
         This takes up to four round trips to the primary, then one to each replica in parallel; at most about two
         seconds if servers do not answer. The first call takes longer, as it creates the table of tokens if it is
-        missing.
+        missing. A recent result for the same thresholds is returned again, without its notes.
 
         Args:
+            thresholds: thresholds to compare with.
             reads: total number of SELECTs that this runner has sent to the catalog.
             runners: number of runners of the job. If the catalog is on this primary, ``reads`` times ``runners`` is
                 not counted as application load.
@@ -210,42 +223,78 @@ class ClusterWatch:
             AccessDenied: the account lacks a privilege of the role ``migrate``.
             ServerError: the primary refused a statement.
         """
+        if self._cached is not None:
+            cached_for, cached, polled_s = self._cached
+            if cached_for == thresholds and time.monotonic() - polled_s < self._cache_s:
+                return cached
+        self._cached = None
+        self._shards.router.refresh_if_due()
+        self._follow()
+        known = self._shards.routing
+        look, problem = None, None
+        try:
+            look = self._poll(thresholds, reads, runners)
+        except (TopologyError, ServerError) as error:
+            problem = error
+        if look is None or look.kind == "unreachable":
+            self._shards.router.again(known)
+            if self._follow():
+                look = self._poll(thresholds, reads, runners)
+            elif problem is not None:
+                raise problem
+        assert look is not None
+        self._cached = thresholds, replace(look, notes=()), time.monotonic()
+        return look
+
+    def _follow(self) -> bool:
+        """Switch to the cluster's current servers; return whether they have changed."""
+        cluster = self._shards.topology.cluster(self.cluster.name)
+        if cluster == self.cluster:
+            return False
+        self.close()
+        self._take_servers(cluster)
+        return True
+
+    def _poll(self, thresholds: Thresholds, reads: int, runners: int) -> Look:
+        replicas = self._replicas if thresholds.max_lag_s is not None else []
         waits: list[tuple[Kind, str]] = []
-        flagged = _flagged(self.thresholds.flag_file)
+        flagged = _flagged(thresholds.flag_file)
         if flagged is not None:
             waits.append(("flag", flagged))
         load: ServerActivity | None = None
-        lags: dict[str, float | None] = {str(replica.node): None for replica in self._replicas}
+        for replica in replicas:
+            replica.lag_s = None
+
+        def ask(connection: Connection) -> ServerActivity:
+            return self._ask_primary(connection, thresholds)
+
         try:
             try:
-                load = self._primary.ask(self._ask_primary)
+                load = self._primary.ask(ask)
             except TopologyError:
                 # The address may lead to another server now, which only a new connection reaches.
                 self._primary.pool.replace_connections()
-                load = self._primary.ask(self._ask_primary)
+                load = self._primary.ask(ask)
         except (ServerUnavailable, ServerTimeout, OutcomeUnknown) as problem:
             waits.append(("unreachable", f"the primary {problem.node} does not answer: {problem.message}"))
         else:
-            for _ in on_servers([(replica.node, replica) for replica in self._replicas], self._ask_replica, 1):
+            for _ in on_servers([(replica.node, replica) for replica in replicas], self._ask_replica, 1):
                 pass
-            waits += filter(None, (self._wait_of(replica) for replica in self._replicas))
-            lags = {str(replica.node): replica.lag_s for replica in self._replicas}
-            waits += self._waits_of(load)
+            waits += filter(None, (self._wait_of(replica, thresholds.max_lag_s) for replica in replicas))
+            waits += self._waits_of(load, thresholds)
         calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
-        limit_per_s = self.thresholds.yield_above_per_s
+        limit_per_s = thresholds.yield_above_per_s
         yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
         notes, self._notes = tuple(self._notes), []
         figures = {
-            "lag_s": {node: None if lag_s is None else round(lag_s, 3) for node, lag_s in lags.items()},
+            "lag_s": {str(each.node): None if each.lag_s is None else round(each.lag_s, 3) for each in replicas},
             "threads_running": None if load is None else load.threads_running,
             "history_length": None if load is None else load.history_length,
             "calls_per_s": calls_per_s,
             "yields": yields,
-            "proven": [str(replica.node) for replica in self._replicas if replica.proven],
+            "proven": [str(replica.node) for replica in replicas if str(replica.node) in self.proven],
         }
-        if not waits:
-            return Look(None, None, figures, yields, notes)
-        kind, reason = min(waits, key=lambda wait: get_args(Kind).index(wait[0]))
+        kind, reason = min(waits, key=lambda wait: get_args(Kind).index(wait[0]), default=(None, None))
         return Look(reason, kind, figures, yields, notes)
 
     def close(self) -> None:
@@ -258,7 +307,7 @@ class ClusterWatch:
         for endpoint in (self._primary, *self._replicas):
             endpoint.pool.close()
 
-    def _ask_primary(self, connection: Connection) -> ServerActivity:
+    def _ask_primary(self, connection: Connection, thresholds: Thresholds) -> ServerActivity:
         connection.ensure(_NO_LONG_LOCKS)
         # Do not write to a server that was demoted by a failover.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
@@ -267,9 +316,9 @@ class ClusterWatch:
                 "now, record it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
                 "set-primary'; then run the job again"
             )
-        load = self._load(connection)
+        load = self._load(connection, thresholds)
         self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2
-        if self._replicas:
+        if self._replicas and thresholds.max_lag_s is not None:
             try:
                 if not self._began:
                     self._begin(connection)
@@ -287,12 +336,12 @@ class ClusterWatch:
             self._own_calls += 1
         return load
 
-    def _load(self, connection: Connection) -> ServerActivity:
+    def _load(self, connection: Connection, thresholds: Thresholds) -> ServerActivity:
         try:
             return server_activity(connection, history=self._asks_history)
         except AccessDenied:
             self._asks_history = False
-            if self.thresholds.max_history_length is not None:
+            if thresholds.max_history_length is not None:
                 self._notes.append(
                     f"{connection.node} does not show its history length to this account, so max_history_length is not "
                     f"checked; run {own_grant(connection, 'PROCESS')}"
@@ -320,7 +369,6 @@ class ClusterWatch:
         self._began = True
 
     def _ask_replica(self, replica: _Replica) -> None:
-        replica.lag_s = None
         replica.problem = None
         try:
             token = replica.ask(
@@ -343,13 +391,13 @@ class ClusterWatch:
         if token is not None and len(token) == _TOKEN.size:
             watch_id, written_us = _TOKEN.unpack(token)
             if watch_id == self._watch_id:
-                replica.proven = True
+                self.proven.add(str(replica.node))
                 replica.lag_s = self._lag_s(written_us)
                 return
         now_s = time.monotonic()
         if replica.answers_since_s is None:
             replica.answers_since_s = now_s
-        elif not replica.proven and now_s - replica.answers_since_s >= self._proof_s:
+        elif str(replica.node) not in self.proven and now_s - replica.answers_since_s >= self._proof_s:
             last_error = "" if replica.problem is None else f" (last error: {replica.problem.message})"
             raise ReplicaRefused(
                 f"replica {replica.node} has received no write from its primary {self.cluster.primary} within "
@@ -367,8 +415,7 @@ class ClusterWatch:
         first_us = missing_us if shown_us >= self._written_us[0] else shown_us
         return (time.monotonic_ns() // 1000 - first_us) / 1_000_000
 
-    def _wait_of(self, replica: _Replica) -> tuple[Kind, str] | None:
-        limit_s = self.thresholds.max_lag_s
+    def _wait_of(self, replica: _Replica, limit_s: float | None) -> tuple[Kind, str] | None:
         if isinstance(replica.problem, ServerUnavailable | ServerTimeout):
             return "unreachable", f"replica {replica.node} does not answer: {replica.problem}"
         if replica.lag_s is None:
@@ -379,13 +426,13 @@ class ClusterWatch:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
 
-    def _waits_of(self, load: ServerActivity) -> list[tuple[Kind, str]]:
+    def _waits_of(self, load: ServerActivity, thresholds: Thresholds) -> list[tuple[Kind, str]]:
         waits: list[tuple[Kind, str]] = []
         node = self.cluster.primary
-        limit = self.thresholds.max_threads_running
+        limit = thresholds.max_threads_running
         if limit is not None and load.threads_running > limit:
             waits.append(("threads", f"{node} has {load.threads_running} threads running (limit {limit})"))
-        limit = self.thresholds.max_history_length
+        limit = thresholds.max_history_length
         if limit is not None and load.history_length is not None and load.history_length > limit:
             reason = (
                 f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long-running "
@@ -436,16 +483,14 @@ class _Replica(_Endpoint):
     """State of a replica.
 
     Attributes:
-        proven: whether it has shown a token of this job.
         differs_from_primary: whether it is known not to be the primary itself.
         answers_since_s: when it began to answer without showing a token; None if it does not answer.
         lag_s: lag at the last poll; None if unknown.
         problem: error of the last poll.
     """
 
-    def __init__(self, shards: Shards, node: Node, proven: bool) -> None:
+    def __init__(self, shards: Shards, node: Node) -> None:
         super().__init__(shards, node)
-        self.proven = proven
         self.differs_from_primary = False
         self.answers_since_s: float | None = None
         self.lag_s: float | None = None

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from schemaless.errors import LeaseLost, SchemalessError
-from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.runner import ShardRun, Stopped, Watch
-from schemaless.ops.jobs.throttle import Look, Thresholds
+from schemaless.ops.jobs.runner import ShardRun, Stopped
+from schemaless.ops.jobs.throttle import ClusterWatch
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening
 
 _log = logging.getLogger("schemaless")
 
-_CACHE_S: Final = 0.25
-"""Time for which the result of a poll is reused, in seconds: half the interval between heartbeats."""
-
 _NICE: Final = 10
 """Minimum nice value of workers; this cut the clients' 99th-percentile latency by a sixth in a measured migration."""
 
 Work = Callable[[Datastore, ShardRun], None]
 """Does a job's work on a shard, then calls ``ShardRun.finish``. A module-level function, so that it can be pickled."""
-
-MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
-"""Creates the watch over a cluster from the store, job, cluster, runner and thresholds; a module-level function too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,45 +51,13 @@ class _WorkerState:
     opening: Opening
     job_store: JobStore
     learned: dict[int, dict[str, Any]] = field(default_factory=dict)
-    watches: dict[tuple[int, str], tuple[Thresholds, CachedWatch]] = field(default_factory=dict)
-
-
-class CachedWatch:
-    """A worker's watch over a cluster, shared by the shards that the worker processes one after another.
-
-    Every shard starts with a poll, so the result is reused for a moment; small shards would otherwise poll too often.
-
-    Args:
-        watch: the watch.
-        cache_s: time for which a result is reused, in seconds.
-    """
-
-    def __init__(self, watch: Watch, cache_s: float = _CACHE_S) -> None:
-        self._watch = watch
-        self._cache_s = cache_s
-        self._cached: Look | None = None
-        self._polled_s = -math.inf
-
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Poll the servers, or return the cached result; see ``Watch``."""
-        if self._cached is None or time.monotonic() - self._polled_s >= self._cache_s:
-            self._cached = None
-            look = self._watch.look(reads, runners)
-            self._cached, self._polled_s = replace(look, notes=()), time.monotonic()
-            return look
-        return self._cached
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._watch.close()
+    watches: dict[tuple[int, str], ClusterWatch] = field(default_factory=dict)
 
 
 _local = threading.local()
 
 
-def work_on(
-    opening: Opening, job_id: int, shard: int, driver: str, work: Work, make_watch: MakeWatch | None
-) -> Outcome:
+def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, *, throttled: bool = True) -> Outcome:
     """Claim a shard and work on it; runs in a worker."""
     try:
         worker = _worker_state(opening)
@@ -111,25 +70,12 @@ def work_on(
             return Outcome(shard, "busy")
         cluster = internals_of(store).topology.cluster_of(shard).name
 
-        def watch(thresholds: Thresholds) -> Watch:
-            key = job_id, cluster
-            cached = worker.watches.get(key)
-            if cached is not None and cached[0] == thresholds:
-                return cached[1]
-            if cached is not None:
-                cached[1].close()
-            assert make_watch is not None
-            worker.watches[key] = thresholds, CachedWatch(make_watch(store, job, cluster, runner, thresholds))
-            return worker.watches[key][1]
-
-        with ShardRun(
-            job_store,
-            job,
-            state,
-            cluster,
-            watch if make_watch is not None else None,
-            worker.learned.setdefault(job_id, {}),
-        ) as run:
+        key = job_id, cluster
+        if throttled and key not in worker.watches:
+            internals = internals_of(store)
+            worker.watches[key] = ClusterWatch(internals.shards, cluster, runner, catalog=internals.catalog)
+        learned = worker.learned.setdefault(job_id, {})
+        with ShardRun(job_store, job, state, cluster, worker.watches.get(key), learned) as run:
             work(store, run)
     except Stopped:
         return Outcome(shard, "stopped")
@@ -176,7 +122,7 @@ def let_go() -> None:
     state: _WorkerState | None = getattr(_local, "state", None)
     if state is not None:
         _local.state = None
-        for _, watch in state.watches.values():
+        for watch in state.watches.values():
             with suppress(SchemalessError):
                 watch.close()
         state.store.close()

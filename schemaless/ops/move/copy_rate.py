@@ -6,16 +6,17 @@ up. A copy that falls behind even without pauses logs a warning and gives up aft
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import MoveRefused, ServerError, TopologyError
-from schemaless.ops.jobs.runner import ShardRun, Watch, make_watch
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.jobs.throttle import ClusterWatch
 from schemaless.ops.move.sql import CellRow
 from schemaless.store.cells.paging import MAX_PAGE_CELLS
 from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 
 WINDOW_S: Final = 2.0
 """Copying time per measurement of the rates, in seconds."""
@@ -135,22 +136,21 @@ class TargetServers:
         lags: replica lags at the last check, in seconds; None for a replica whose lag is unknown.
     """
 
-    def __init__(self, store: Datastore, run: ShardRun, target: str, check_s: float = _CHECK_S) -> None:
+    def __init__(self, store: Datastore, run: ShardRun, target: str) -> None:
+        internals, writer = internals_of(store), f"{run.state.runner} to"[-255:]
         self.lags: list[float | None] = []
-        self._store = store
         self._run = run
-        self._target = target
-        self._check_s = check_s
-        self._watch: Watch | None = None
-        self._checked_s = 0.0
         self._busy = False
+        self._watch = ClusterWatch(internals.shards, target, writer, catalog=internals.catalog, cache_s=_CHECK_S)
+        for cluster in run.job_store.clusters(run.job.job_id):
+            if cluster.cluster == target:
+                self._watch.proven.update(cluster.figures.get("proven", ()))
 
     def gate(self) -> None:
         """Wait until the servers of both clusters permit more work; raises the same errors as ``ShardRun.gate``."""
         self._run.gate()
-        if self._due:
-            while self._check() is not None:
-                self._run.pause(self._check_s)
+        while self._check() is not None:
+            self._run.pause(_CHECK_S)
 
     def rest(self, worked_s: float, share: float = 1.0) -> None:
         """Pause to leave capacity on both clusters' servers for applications; see ``ShardRun.rest``."""
@@ -158,33 +158,22 @@ class TargetServers:
 
     def rest_ungated(self, worked_s: float) -> None:
         """Pause after work that is done without ``gate``, and so without waiting for lagging replicas."""
-        if self._due:
-            # The next gate reports server errors.
-            with suppress(TopologyError, ServerError):
-                self._check()
+        # The next gate reports server errors.
+        with suppress(TopologyError, ServerError):
+            self._check()
         self.rest(worked_s)
 
     def close(self) -> None:
         """Close the monitoring connections."""
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close()
 
     @property
     def busy(self) -> bool:
         """Whether applications use a primary of either cluster, in which case the job pauses between steps."""
         return self._busy or self._run.yields
 
-    @property
-    def _due(self) -> bool:
-        return time.monotonic() - self._checked_s >= self._check_s
-
     def _check(self) -> str | None:
-        run = self._run
-        if self._watch is None:
-            runner = f"{run.state.runner} to"[-255:]
-            self._watch = make_watch(self._store, run.job, self._target, runner, run.job.thresholds)
-        look = self._watch.look(run.job_store.catalog.reads)
-        self._checked_s = time.monotonic()
+        look = self._watch.look(self._run.thresholds, self._run.job_store.catalog.reads)
         self.lags = list(look.figures["lag_s"].values())
         self._busy = look.yields
         return look.reason

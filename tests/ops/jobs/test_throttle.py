@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymysql
@@ -104,13 +104,29 @@ def cluster(datastore: Accounts, replicated: LocalServer) -> Cluster:
         return internals_of(store).topology.cluster("cluster-1")
 
 
-Watching = Callable[..., ClusterWatch]
+@dataclass
+class Watched:
+    """A watch with thresholds."""
+
+    watch: ClusterWatch
+    thresholds: Thresholds
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Poll with the thresholds."""
+        return self.watch.look(self.thresholds, reads, runners)
+
+    def close(self) -> None:
+        """Close the watch."""
+        self.watch.close()
+
+
+Watching = Callable[..., Watched]
 
 
 @pytest.fixture
 def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> Iterator[Watching]:
     """Return a function that creates watches of the cluster, optionally with other replicas or thresholds."""
-    made: list[tuple[ClusterWatch, Shards]] = []
+    made: list[tuple[Watched, Shards]] = []
 
     def watch(
         *,
@@ -118,19 +134,23 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
         replicas: list[str] | None = None,
         role: str = "migrate",
         options: dict[str, Any] | None = None,
+        proven: list[str] | None = None,
         **thresholds: Any,
-    ) -> ClusterWatch:
+    ) -> Watched:
         url = replicated.url if role == "root" else datastore.url("migrate", replicated.url)
         with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
             topology = internals_of(store).topology
-        shards = Shards(topology, Pools(parse_url(url).credentials, PoolOptions()))
-        watched = cluster
         if replicas is not None:
             watched = replace(
                 cluster, nodes=(cluster.primary, *(Node("replica", socket=socket) for socket in replicas))
             )
+            others = [each for each in topology.clusters if each.name != cluster.name]
+            topology = replace(topology, clusters=(watched, *others))
+        shards = Shards(topology, Pools(parse_url(url).credentials, PoolOptions()))
         name = writer or f"test {next(_writers)}"
-        made.append((ClusterWatch(shards, watched, Thresholds(**thresholds), name, **options or {}), shards))
+        watch = ClusterWatch(shards, cluster.name, name, **{"cache_s": 0.0, **(options or {})})
+        watch.proven.update(proven or ())
+        made.append((Watched(watch, Thresholds(**thresholds)), shards))
         return made[-1][0]
 
     yield watch
@@ -140,10 +160,10 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
 
 
 @pytest.fixture
-def until(eventually) -> Callable[[ClusterWatch, object], Look]:
+def until(eventually) -> Callable[[Watched, object], Look]:
     """Poll until there is a reason of this kind, or None; return that result."""
 
-    def wait(watch: ClusterWatch, kind: object) -> Look:
+    def wait(watch: Watched, kind: object) -> Look:
         looks: list[Look] = []
 
         def seen() -> bool:
@@ -208,7 +228,7 @@ def test_replica_shows_a_token_before_anything_is_done(watching, until, replica)
     sql(replica, f"STOP {word(replica)} SQL_THREAD")
     try:
         watch = watching(writer=before)
-        patient = watching(options={"proof_s": 0.001, "proven": [str(replica.socket)]})
+        patient = watching(options={"proof_s": 0.001}, proven=[str(replica.socket)])
         look, *_, again = watch.look(), patient.look(), patient.look()
     finally:
         sql(replica, f"START {word(replica)} SQL_THREAD")
@@ -249,7 +269,7 @@ def test_job_waits_for_an_unreachable_replica(watching, until, replica, tmp_path
     """An unreachable replica neither ends the run nor blocks the poll; when it is back, the job continues."""
     link = tmp_path / "replica.sock"
     link.symlink_to(replica.socket)
-    watch = watching(replicas=[str(link)], options={"proof_s": 0.001, "proven": [str(link)]})
+    watch = watching(replicas=[str(link)], options={"proof_s": 0.001}, proven=[str(link)])
     until(watch, None)
     freeze(replica.pid)
     try:
@@ -265,6 +285,18 @@ def test_job_waits_for_an_unreachable_replica(watching, until, replica, tmp_path
     assert (hangs.kind, gone.kind, back.reason) == ("unreachable", "unreachable", None)
     assert hangs.reason.startswith(f"replica {link} does not answer: ")
     assert hangs.figures["lag_s"] == gone.figures["lag_s"] == {str(link): None}
+
+
+@pytest.mark.mysql
+def test_a_recent_poll_is_reused_without_its_notes(watching):
+    """Many small shards in a row do not poll at each; other thresholds are never answered by an old poll."""
+    watch = watching(options={"cache_s": 600.0}).watch
+    first, second = (watch.look(Thresholds()) for _ in range(2))
+    other = watch.look(Thresholds(max_lag_s=None))
+
+    assert (second.figures, second.notes) == (first.figures, ())
+    assert second.figures is first.figures
+    assert other.figures["lag_s"] == {}
 
 
 @pytest.mark.mysql

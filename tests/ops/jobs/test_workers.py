@@ -20,9 +20,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
 from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.runner import make_watch
-from schemaless.ops.jobs.throttle import Look, Thresholds
-from schemaless.ops.jobs.worker import CachedWatch
+from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import reencode
 from schemaless.ops.migrate import run as migrate
@@ -191,7 +189,7 @@ def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store)
         # The pool is broken before the driver submits a call.
         assert isinstance(hands.submit(die).exception(), BrokenExecutor)
         with pytest.raises(WorkersDied, match="died 2 times"):
-            Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
+            Driver(migrate_store, job, die, most_deaths=1).run(hands)
     report = migrate.run(migrate_store)
 
     assert report.job_id == 1
@@ -383,7 +381,7 @@ def test_dispatch_does_not_query_for_each_shard(fresh_store, legacy, migrate_sto
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(JobStore, "shards", shards)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, make_watch, poll_s=600.0).run(hands)
+        ended = Driver(migrate_store, job, migrate.work, poll_s=600.0).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
@@ -408,16 +406,19 @@ def test_learned_values_are_kept_between_shards(fresh_store, legacy, migrate_sto
     assert seen == [{}, {"shards": 1}, {"shards": 2}, {"shards": 3}] * 2
 
 
-def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, legacy, migrate_store):
-    """A worker keeps its watch between shards unless the thresholds change."""
+def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, legacy, migrate_store, monkeypatch):
+    """A worker keeps its watch between shards, and polls with the present thresholds."""
     job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     other = Thresholds(max_threads_running=77)
-    made = []
+    original = ClusterWatch.look
+    polled = []
 
-    def watch(store, job, cluster, runner, thresholds):
-        made.append(thresholds)
-        return make_watch(store, job, cluster, runner, thresholds)
+    def look(watch, thresholds, *load):
+        polled.append(thresholds)
+        return original(watch, thresholds, *load)
+
+    monkeypatch.setattr(ClusterWatch, "look", look)
 
     def work(store, shard_run):
         shard_run.gate()
@@ -425,34 +426,7 @@ def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, lega
         shard_run.finish()
 
     with workers(1) as hands:
-        Driver(migrate_store, job, work, watch).run(hands)
+        Driver(migrate_store, job, work).run(hands)
 
-    assert made[0] == Thresholds()
-    assert made[-1] == other
-
-
-class CountedWatch:
-    """A watch that counts its polls."""
-
-    looks = 0
-
-    def look(self, reads: int = 0, runners: int = 1) -> Look:
-        """Look."""
-        self.looks += 1
-        return Look(None, None, {"look": self.looks}, notes=(f"note {self.looks}",))
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-def test_recent_poll_is_reused_for_the_next_shard():
-    """A cached result has no notes; after the cache time there is another poll."""
-    watch = CountedWatch()
-    kept = CachedWatch(watch, cache_s=600.0)
-    first, second = kept.look(), kept.look()
-    always = CachedWatch(watch, cache_s=0.0)
-    _, third = always.look(), always.look()
-
-    assert (first.figures, first.notes) == ({"look": 1}, ("note 1",))
-    assert (second.figures, second.notes) == ({"look": 1}, ())
-    assert (third.figures, third.notes) == ({"look": 3}, ("note 3",))
+    assert polled[0] == Thresholds()
+    assert polled[-1] == other

@@ -142,7 +142,7 @@ def test_a_runner_killed_before_a_statement_is_succeeded(
         return ask(connection, sql, **how)
 
     def run(name: str) -> None:
-        work_on(opening_of(move_store), job.job_id, 0, name, rebuild.work, None)
+        work_on(opening_of(move_store), job.job_id, 0, name, rebuild.work, throttled=False)
 
     # The priority of the test process must not change: it also starts servers.
     monkeypatch.setattr(os, "setpriority", lambda *_: None)

@@ -108,7 +108,7 @@ class Movers:
             self.sent.clear()
         try:
             with suppress(Killed):
-                outcome = work_on(opening_of(store), job.job_id, SHARD, name, self.work, None)
+                outcome = work_on(opening_of(store), job.job_id, SHARD, name, self.work, throttled=False)
                 if outcomes is not None:
                     outcomes.append(outcome)
         finally:

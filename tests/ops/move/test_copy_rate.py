@@ -173,23 +173,28 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     answers: list[Look | ServerUnavailable] = [Look(None, None, {"lag_s": {"replica": 3}}, yields=True)]
     rests: list[tuple[float, bool]] = []
 
-    def look(reads: int) -> Look:
+    def look(thresholds: Any, reads: int) -> Look:
         answer = answers.pop()
         if isinstance(answer, Look):
             return answer
         raise answer
 
-    monkeypatch.setattr(copy_rate, "make_watch", lambda *_: SimpleNamespace(look=look, close=lambda: None))
+    watch = SimpleNamespace(look=look, close=lambda: None, proven=set())
+    monkeypatch.setattr(copy_rate, "ClusterWatch", lambda *_, **__: watch)
+    nothing = SimpleNamespace(shards=None, catalog=None)
+    monkeypatch.setattr(copy_rate, "internals_of", lambda _: nothing)
+    known = SimpleNamespace(cluster="cluster-2", figures={"proven": ["replica"]})
     run: Any = SimpleNamespace(
         gate=lambda: None,
-        job=SimpleNamespace(thresholds=None),
+        job=SimpleNamespace(job_id=1),
+        thresholds=None,
         state=SimpleNamespace(runner="a"),
-        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0)),
+        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0), clusters=lambda _: [known]),
         rest=lambda worked_s, share, *, called: rests.append((worked_s * share, called)),
         yields=False,
     )
     store: Any = None
-    servers = TargetServers(store, run, "cluster-2", check_s=0)
+    servers = TargetServers(store, run, "cluster-2")
     servers.rest(8, 0.5)
     servers.gate()
     servers.rest(8, 0.5)
@@ -203,3 +208,4 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     assert servers.busy
     assert rests == [(4, False), (4, True), (2, True)]
     assert servers.lags == [3]
+    assert watch.proven == {"replica"}
