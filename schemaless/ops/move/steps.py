@@ -18,7 +18,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
@@ -88,6 +90,7 @@ class _ShardMove:
         self._records = Records(store)
         self._token = new_token()
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
+        self._replaced = False
         self._servers = TargetServers(store, run, self._spec.target)
         self._rate = CopyRate(self._shard, self._spec.give_up_s)
         self._indexes = IndexMover(self._internals, run, self._servers.gate, self._engine)
@@ -130,13 +133,14 @@ class _ShardMove:
         if record.source == record.target:
             self._note({"phase": "dropped"}, token=None)
             return self._read()
-        source, target = self._topology.cluster_of(self._shard), self._topology.cluster(record.target)
+        self._source, self._target = self._topology.cluster_of(self._shard), self._topology.cluster(record.target)
         aborting = record.phase == "aborting"
-        if source.name != record.source and not aborting:
+        if self._source.name != record.source and not aborting:
             raise MoveRefused(
-                f"shard {self._shard} is on {source.name} now, but its move began on {record.source}; abort the move"
+                f"shard {self._shard} is on {self._source.name} now, but its move began on {record.source}; abort the "
+                "move"
             )
-        nodes = source.primary, target.primary
+        nodes = self._source.primary, self._target.primary
         with Fence(self._shards, self._shard, *nodes, needs_target=not aborting) as fence:
             self._fence = fence
             if record.phase == "preparing":
@@ -147,15 +151,13 @@ class _ShardMove:
             if not aborting:
                 # Copy dictionaries before the first cell that may need one.
                 _copy_dictionaries(self._internals, self._spec.target)
-            at_source, at_target = fence.take_over(self._token)
+            sides = fence.take_over(self._token)
             if not aborting:
-                at_source, at_target = self._detect_failovers(record, source, target, at_source, at_target)
-            self._act(at_source, at_target, aborting, target)
+                sides = self._detect_failovers(record, *sides)
+            self._proceed(record, *sides)
         return self._read()
 
-    def _detect_failovers(
-        self, record: MoveRecord, source: Cluster, target: Cluster, at_source: Side, at_target: Side
-    ) -> tuple[Side, Side]:
+    def _detect_failovers(self, record: MoveRecord, at_source: Side, at_target: Side) -> tuple[Side, Side]:
         """Compare cells from the beginning if a server has been replaced since the last run.
 
         If the source was replaced, the copy is dropped: it may contain cells that the new server lacks, or has under
@@ -165,10 +167,7 @@ class _ShardMove:
             The tables on the source and the target afterwards.
         """
         fence = self._fence
-        servers = [
-            _fingerprint(cluster, connection)
-            for cluster, connection in ((source, fence.source), (target, fence.target))
-        ]
+        servers = [_fingerprint(self._source, fence.source), _fingerprint(self._target, fence.target)]
         self._settled = record.settled_id if record.servers == servers else 0
         self._replaced = record.servers != servers
         if record.servers[:1] != servers[:1] and at_source.has_cell and not at_target.has_cell:
@@ -176,55 +175,57 @@ class _ShardMove:
         self._note({"target_server": " ".join(servers), "settled_id": self._settled})
         return fence.sides()
 
-    def _act(self, source: Side, target: Side, aborting: bool, cluster: Cluster) -> None:
+    def _proceed(self, record: MoveRecord, source: Side, target: Side) -> None:
+        """Take the steps that follow from the tables on the two servers."""
         fence = self._fence
-        moved, incoming = bool(source.moved.get("cell")), bool(target.incoming.get("cell"))
         if fence.unreachable is not None:
-            if moved or not source.has_cell:
+            if source.moved.get("cell") or not source.has_cell:
                 # Only the target knows whether the shard has moved.
                 raise fence.unreachable
             event = (
-                f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} there may have tables "
-                "..._incoming_... and ..._noted_..."
+                f"shard {self._shard}: {self._target.primary} cannot be reached; {fence.database} there may have "
+                "tables ..._incoming_... and ..._noted_..."
             )
             _log.warning("%s; drop them by hand if the server comes back", event)
             self._run.job_store.record_event(self._run.job.job_id, event[:255])
-        match source.has_cell, moved, target.has_cell:
-            case True, False, False if aborting:
-                fence.drop_incoming(target)
-                self._note({"phase": "aborted"})
-            case True, False, False:
-                if not incoming:
-                    self._settled = 0
-                self._create()
-                self._copy(cluster)
-            case False, True, False if (
-                aborting or not incoming or not _has_index_copies(source, target, self._replaced)
-            ):
-                # The source serves the shard again before anything is done on the target.
-                fence.rename_back(self._token)
-                fence.drop_incoming(target)
-                if aborting:
-                    self._note({"phase": "aborted"})
-                    return
-                self._settled = 0
-                self._create()
-                self._copy(cluster)
-            case False, True, False:
-                self._note({"phase": "cutting"})
-                self._create()
-                if not self._finish_cut(time.monotonic()):
-                    self._copy(cluster)
-            case False, True, True:
-                self._flip(time.monotonic())
-            case _:
-                raise MoveRefused(
-                    f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
-                    f"{_named(target)}; a move never ends in that state. Did one of the servers fail over, or was it "
-                    "restored? Nothing was changed. Find out which server has the cells to keep, rename the "
-                    f"table cell on the other (to cell_moved_{self._token} on the source, to "
-                    f"cell_incoming_{self._token} on the target), and run the same command again"
-                )
+        unfence, flip = partial(fence.rename_back, self._token), partial(self._flip, time.monotonic())
+        drop, refuse = partial(self._drop_copy, target), partial(self._refuse, source, target)
+        end = partial(self._note, {"phase": "aborted"})
+        # By state: the steps that complete the move, and those that abort it.
+        transitions: dict[_State, tuple[tuple[Callable[[], None], ...], tuple[Callable[[], None], ...]]] = {
+            _State.UNCOPIED: ((drop, self._copy), (drop, end)),
+            _State.COPYING: ((self._copy,), (drop, end)),
+            _State.FENCED: ((self._resume_cut,), (unfence, drop, end)),
+            # The source serves the shard again before anything is done on the target.
+            _State.STRANDED: ((unfence, drop, self._copy), (unfence, drop, end)),
+            _State.CUT_OVER: ((flip,), (flip,)),
+            _State.CONTRADICTORY: ((refuse,), (refuse,)),
+        }
+        for step in transitions[_state_of(source, target, self._replaced)][record.phase == "aborting"]:
+            step()
+
+    def _refuse(self, source: Side, target: Side) -> None:
+        raise MoveRefused(
+            f"shard {self._shard}: {self._fence.source.node} has {_named(source)}, and {self._fence.target.node} has "
+            f"{_named(target)}; a move never ends in that state. Did one of the servers fail over, or was it "
+            "restored? Nothing was changed. Find out which server has the cells to keep, rename the "
+            f"table cell on the other (to cell_moved_{self._token} on the source, to "
+            f"cell_incoming_{self._token} on the target), and run the same command again"
+        )
+
+    def _drop_copy(self, target: Side) -> None:
+        self._fence.drop_incoming(target)
+        self._settled = 0
+
+    def _resume_cut(self) -> None:
+        self._note({"phase": "cutting"})
+        self._create()
+        if not self._finish_cut(time.monotonic()):
+            self._follow()
+
+    def _copy(self) -> None:
+        self._create()
+        self._follow()
 
     # Before the cutover
 
@@ -261,7 +262,7 @@ class _ShardMove:
         create_incoming(self._fence.target, self._fence.database, names, identity, self._engine)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
-    def _copy(self, cluster: Cluster) -> None:
+    def _follow(self) -> None:
         """Copy all cells and follow new ones until the tail is short, then cut over.
 
         Raises:
@@ -291,7 +292,7 @@ class _ShardMove:
             tail = self._copier.copy_tail(self._fence.source, "cell", self._settled)
             self._save()
             short = self._copier.seconds_for(tail.body_bytes) <= _MAX_TAIL_S and tail.ids <= _MAX_TAIL_IDS
-            if short and _caught_up(cluster, self._servers.lags):
+            if short and _caught_up(self._target, self._servers.lags):
                 if self._cut(budget_s):
                     return
                 budget_s = min(2 * budget_s, self._spec.max_pause_s)
@@ -404,13 +405,11 @@ class _ShardMove:
                 "or drop the table and run the same command again"
             )
         now = self._shards.router.again(self._shards.routing).topology
-        names = {self._topology.cluster_of(self._shard).name, self._spec.target}
-        before = {name: self._topology.cluster(name) for name in names}
         replaced = any(
-            (now.cluster(name).primary, now.cluster(name).epoch) != (cluster.primary, cluster.epoch)
-            for name, cluster in before.items()
+            (now.cluster(cluster.name).primary, now.cluster(cluster.name).epoch) != (cluster.primary, cluster.epoch)
+            for cluster in (self._source, self._target)
         )
-        if replaced or now.cluster_of(self._shard).name != self._topology.cluster_of(self._shard).name:
+        if replaced or now.cluster_of(self._shard).name != self._source.name:
             raise MoveRefused(
                 f"the servers of shard {self._shard} have changed since copying began; the shard is still on its "
                 "source. Run the same command again"
@@ -498,10 +497,35 @@ def _identity(topology: Topology, shard: int) -> Identity:
     return Identity(topology.name, shard, topology.shard_count, topology.placement)
 
 
-def _has_index_copies(source: Side, target: Side, replaced: bool) -> bool:
-    """Return whether the target has complete copies of the index tables; after a failover, they do not count."""
-    indexes = index_tables(source.moved)
-    return not indexes or (not replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations))
+class _State(Enum):
+    """Where a move is, by the tables on its two servers."""
+
+    UNCOPIED = auto()
+    """The source serves the shard; the target has no copy."""
+    COPYING = auto()
+    """The source serves the shard; the target has a copy, which may be incomplete."""
+    FENCED = auto()
+    """No server serves the shard; the target's copy can be completed from the fenced tables."""
+    STRANDED = auto()
+    """No server serves the shard, and the target has no copy that can be completed."""
+    CUT_OVER = auto()
+    """The target has the shard."""
+    CONTRADICTORY = auto()
+    """A state that no move leaves behind."""
+
+
+def _state_of(source: Side, target: Side, replaced: bool) -> _State:
+    """Return the state of a move; after a failover, ``replaced``, copies of index tables do not count."""
+    match source.has_cell, bool(source.moved.get("cell")), target.has_cell:
+        case True, False, False:
+            return _State.COPYING if target.incoming.get("cell") else _State.UNCOPIED
+        case False, True, False:
+            indexes = index_tables(source.moved)
+            copied = not replaced and indexes == index_tables(target.incoming) and bool(target.saved_locations)
+            return _State.FENCED if target.incoming.get("cell") and (copied or not indexes) else _State.STRANDED
+        case False, True, True:
+            return _State.CUT_OVER
+    return _State.CONTRADICTORY
 
 
 def _caught_up(cluster: Cluster, lags: Sequence[float | None]) -> bool:
