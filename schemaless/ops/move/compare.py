@@ -1,22 +1,40 @@
-"""Read-only comparison of a moved shard with its leftovers on the source, for ``schemaless shards verify``.
+"""Compares a moved shard with its leftovers on the source, row by row. Cells are immutable, so nothing may differ.
 
-The move job itself verifies each shard before it finishes; see ``verify.py``.
+A move never changes a body: a different body is accepted if the cell has since been erased, or re-encoded and still
+holds the same document. The move job compares each shard before it finishes: it restores a missing cell from the
+leftovers and rewinds followers past it; any other difference is an error. ``schemaless shards verify`` compares again,
+without changing anything.
 """
 
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from schemaless.base.events import Advanced, Listener, ignore_events
-from schemaless.errors import MoveRefused
+from schemaless.cell import StoredCell
+from schemaless.errors import CorruptBody, MoveRefused
+from schemaless.ops.jobs.job import Failure
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.jobs.server_load import discount_read
 from schemaless.ops.move import sql
-from schemaless.ops.move.fence import session
-from schemaless.ops.move.record import MoveRecord
-from schemaless.ops.move.run import Leftovers
-from schemaless.ops.move.verify import BLOCK_ROWS, by_id, same_document
+from schemaless.ops.move.fence import session, side_of
+from schemaless.ops.move.record import MoveRecord, Records
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.errors import DuplicateKey
+
+if TYPE_CHECKING:
+    from schemaless.ops.move.run import Leftovers
+
+BLOCK_ROWS: Final = 1_000
+
+ERASED: Final = "erased"
+RE_ENCODED: Final = "re-encoded"
 
 
 @dataclass(slots=True)
@@ -66,37 +84,172 @@ def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_ev
         MoveRefused: the leftover cell table is gone.
         ServerError: a server cannot be reached.
     """
-    internals, compared = internals_of(store), Compared(left.record)
-    shard, database = left.record.shard, internals.shards.database(left.record.shard)
+    shard, compared = left.record.shard, Compared(left.record)
     if not left.has_cells:
         raise MoveRefused(
             f"cannot compare shard {shard}: {left.node} has no leftover cell table; was it dropped by hand?"
         )
-    table, after = left.tables[-1], 0
     digests = hashlib.sha256(), hashlib.sha256()
-    with session(internals.shards, left.node, shard) as source:
-        while block := source.rows(sql.select_ids_and_lengths(database, table, after, BLOCK_ROWS)):
-            last = int(block[-1][0])
-            statements = (sql.select_digests(database, name, after, last) for name in (table, "cell"))
-            before, now = by_id(source.rows(next(statements))), by_id(internals.shards.rows(shard, next(statements)))
-            for digest, rows in zip(digests, (before, now), strict=True):
+    with session(internals_of(store).shards, left.node, shard) as source:
+        comparison = _Comparison(store, shard, source, left.tables[-1])
+        for block in comparison.blocks(0):
+            for digest, rows in zip(digests, (block.old, block.new), strict=True):
                 digest.update(repr(sorted(rows.items())).encode())
-            compared.cells += len(before)
-            compared.strange += sorted(now.keys() - before.keys())
-            compared.lacking += sorted(before.keys() - now.keys())
-            for added_id in sorted(before.keys() & now.keys()):
-                if before[added_id] == now[added_id]:
-                    continue
-                (row,) = source.rows(sql.select_rows(database, table, [added_id]))
-                (other,) = internals.read_stored(shard, [added_id])
-                same = before[added_id][:4] == now[added_id][:4]
-                if same and other.erased:
-                    compared.erased += 1
-                elif same and same_document(other, internals.stored_cell((added_id, *row[1:]), shard)):
-                    compared.re_encoded += 1
-                else:
-                    compared.differing.append(added_id)
-            after = last
+            compared.cells += len(block.old)
+            compared.strange += sorted(block.new.keys() - block.old.keys())
+            compared.lacking += sorted(block.old.keys() - block.new.keys())
+            for added_id in sorted(block.old.keys() & block.new.keys()):
+                if block.old[added_id] != block.new[added_id]:
+                    difference = comparison.difference(block, added_id)
+                    compared.re_encoded += difference == RE_ENCODED
+                    compared.erased += difference == ERASED
+                    if difference not in (ERASED, RE_ENCODED):
+                        compared.differing.append(added_id)
     compared.left_digest, compared.digest = (digest.hexdigest() for digest in digests)
     listener(Advanced())
     return compared
+
+
+def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Callable[[float], None]) -> None:
+    """Compare a shard with its leftovers from the last checkpoint on, and record it as verified.
+
+    Args:
+        store: the datastore.
+        run: the job's run on the shard.
+        record: record of its move.
+        rest: pauses after a step; takes the step's duration in seconds.
+
+    Raises:
+        MoveRefused: a cell differs; the message names it.
+        SchemalessError: a server failed.
+    """
+    internals, records, shard = internals_of(store), Records(store), run.state.shard
+    database = internals.shards.database(shard)
+
+    def checkpoint(verified_id: int, **changes: str | int) -> None:
+        records.note(run, {"verified_id": verified_id, **changes}, token=record.token, phases=("moved",))
+        run.checkpoint()
+
+    with session(internals.shards, internals.topology.cluster(record.source).primary, shard) as source:
+        names = side_of(source, database).moved.get("cell", ())
+        if len(names) != 1:
+            raise MoveRefused(
+                f"cannot verify shard {shard}: {database} on {source.node} has {len(names)} tables "
+                "named cell_moved_..., but there must be exactly one to compare with; was it dropped by hand?"
+            )
+        comparison = _Comparison(store, shard, source, names[0])
+        blocks, last = comparison.blocks(record.verified_id), record.verified_id
+        while True:
+            run.gate()
+            began_s = time.monotonic()
+            block = next(blocks, None)
+            if block is None:
+                break
+            for added_id in sorted(block.old.keys() | block.new.keys()):
+                if block.old.get(added_id) != block.new.get(added_id):
+                    comparison.settle(run, block, added_id)
+            last = block.last
+            if run.due():
+                checkpoint(last)
+            rest(time.monotonic() - began_s)
+        rows = int(source.rows(sql.count_rows(database, names[0]))[0][0])
+    checkpoint(last, phase="verified", fence_rows=rows)
+
+
+class _Block(NamedTuple):
+    """Digests of cells by added_id, up to and including ``last``: in the leftovers, and in the moved shard."""
+
+    last: int
+    old: Mapping[int, tuple[Any, ...]]
+    new: Mapping[int, tuple[Any, ...]]
+
+
+class _Comparison:
+    """Reads a moved shard and its leftovers; ``table`` is the leftover cell table on ``source``."""
+
+    def __init__(self, store: Datastore, shard: int, source: Connection, table: str) -> None:
+        self._internals = internals_of(store)
+        self._shard = shard
+        self._database = self._internals.shards.database(shard)
+        self._source = source
+        self._table = table
+
+    def blocks(self, after: int) -> Iterator[_Block]:
+        """Yield the cells above an added_id, in order."""
+
+        def moved_rows(connection: Connection) -> Rows:
+            # The job's own reads must not count as those of applications.
+            discount_read(connection)
+            return connection.rows(sql.select_digests(self._database, "cell", after, last))
+
+        while old := _by_id(
+            self._source.rows(sql.select_digests(self._database, self._table, after, limit=BLOCK_ROWS))
+        ):
+            discount_read(self._source)
+            last = max(old)
+            yield _Block(last, old, _by_id(self._internals.shards.run(self._shard, moved_rows)))
+            after = last
+
+    def difference(self, block: _Block, added_id: int) -> str:
+        """Return how a cell that both sides have differs: ``ERASED``, ``RE_ENCODED``, or a text for users."""
+        if block.new[added_id][:4] != block.old[added_id][:4]:
+            return "has a different key or time on the target"
+        (current,) = self._internals.read_stored(self._shard, [added_id])
+        if current.erased:
+            return ERASED
+        return RE_ENCODED if _same_document(current, self._left(added_id)) else "has a different document on the target"
+
+    def _left(self, added_id: int) -> StoredCell:
+        (row,) = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))
+        return self._internals.stored_cell((int(row[0]), *row[1:]), self._shard)
+
+    def settle(self, run: ShardRun, block: _Block, added_id: int) -> None:
+        """Restore a missing cell, accept one that was re-encoded or erased since, and refuse any other difference."""
+        # The target assigns only ids far above those of the source.
+        if added_id not in block.old:
+            raise self._refusal(added_id, "exists on the target, but not in the leftovers")
+        if added_id in block.new:
+            difference = self.difference(block, added_id)
+            if difference not in (ERASED, RE_ENCODED):
+                raise self._refusal(added_id, difference)
+            return
+        self._restore(added_id)
+        cell = self._left(added_id)
+        key, message = cell.key, "the cell was restored, and followers were rewound to it"
+        run.fail(Failure(cell.shard, added_id, key.row_key.bytes, key.column_name, key.ref_key, "Lacking", message))
+
+    def _restore(self, added_id: int) -> None:
+        """Insert a cell and rewind the followers that are past it, in one transaction; safe to repeat."""
+        shards = self._internals.shards
+        rows = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(sql.insert_rows(self._database, "cell", rows))
+                connection.execute(sql.rewind_followers(self._database, added_id - 1))
+
+        try:
+            shards.run(self._shard, operation, writes=True)
+        except DuplicateKey as error:
+            # The cell exists if an earlier COMMIT succeeded and its reply was lost.
+            if not shards.rows(self._shard, sql.select_ids(self._database, "cell", added_id - 1, added_id)):
+                raise self._refusal(added_id, "exists on the target under another added_id") from error
+
+    def _refusal(self, added_id: int, how: str) -> MoveRefused:
+        return MoveRefused(
+            f"shard {self._shard}: the cell with added_id {added_id} {how}. The leftovers stay on "
+            f"{self._source.node}; compare them with the shard"
+        )
+
+
+def _by_id(rows: Rows) -> Mapping[int, tuple[Any, ...]]:
+    """Return the rows without their added_id, keyed by it."""
+    return {int(row[0]): tuple(row[1:]) for row in rows}
+
+
+def _same_document(one: StoredCell, other: StoredCell) -> bool:
+    """Return whether two cells contain the same document, or the same bytes if one cannot be decoded."""
+    try:
+        return repr(one.decode().body) == repr(other.decode().body)
+    except CorruptBody:
+        return one.body == other.body

@@ -92,7 +92,7 @@ class Copier:
             page = source.rows(sql.select_ids_and_lengths(self._database, table, after, _IDS_AT_ONCE))
             last = int(page[-1][0]) if page else None
             # The last page also covers the target's ids above the source's last one: they are as wrong as any between.
-            up_to = last if last is not None and len(page) == _IDS_AT_ONCE else (1 << 64) - 1
+            up_to = last if last is not None and len(page) == _IDS_AT_ONCE else sql.MOST_ID
             present = {
                 int(row[0]) for row in self._target.rows(sql.select_ids(self._database, self._table, after, up_to))
             }

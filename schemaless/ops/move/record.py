@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from schemaless.errors import LeaseLost
 from schemaless.ops.jobs.runner import ShardRun
@@ -71,7 +70,7 @@ class Records:
         rows = self._internals.catalog.run(
             lambda connection: connection.rows(sql.select_moves(self._name, job_id, shard))
         )
-        return [_record(row) for row in rows]
+        return [MoveRecord(*row) for row in rows]
 
     def begin(self, job_id: int, shard: int, source: str, target: str, phase: Phase = "preparing") -> MoveRecord:
         """Insert the record of a shard's move unless it exists, and return the stored record."""
@@ -145,21 +144,3 @@ class Records:
             f"the move of shard {run.state.shard} by job {run.job.job_id} was taken over by another runner or aborted; "
             "this runner has stopped without further changes"
         )
-
-
-def _record(row: tuple[object, ...]) -> MoveRecord:
-    job_id, shard, source, target, phase, token, settled, verified, fence_id, fence_rows, server, pause_s = row
-    return MoveRecord(
-        int(cast("int", job_id)),
-        int(cast("int", shard)),
-        str(source),
-        str(target),
-        cast("Phase", str(phase)),
-        None if token is None else str(token),
-        int(cast("int", settled)),
-        int(cast("int", verified)),
-        None if fence_id is None else int(cast("int", fence_id)),
-        None if fence_rows is None else int(cast("int", fence_rows)),
-        None if server is None else str(server),
-        None if pause_s is None else float(cast("float", pause_s)),
-    )

@@ -50,6 +50,9 @@ SELECT_THREAD: Final = b"SELECT CONNECTION_ID()"
 SELECT_SERVER: Final = b"SELECT CONCAT(@@global.server_id,' ',@@hostname,' ',@@global.port,' ',@@datadir)"
 """Selects a string that identifies a server independently of its address."""
 
+MOST_ID: Final = (1 << 64) - 1
+"""Largest added_id."""
+
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256))"
 
 
@@ -130,9 +133,9 @@ def select_rows(database: str, table: str, ids: Iterable[int]) -> bytes:
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, quoted_table(database, table), numbers(ids))
 
 
-def select_digests(database: str, table: str, after: int, up_to: int) -> bytes:
+def select_digests(database: str, table: str, after: int, up_to: int = MOST_ID, limit: int = MOST_ID) -> bytes:
     """Select the cells with ``after < added_id <= up_to`` in order, each with the SHA-256 of its body."""
-    return _select_run(_DIGESTS, database, table, after, up_to)
+    return _select_run(_DIGESTS, database, table, after, up_to) + b" LIMIT %d" % limit
 
 
 def count_rows(database: str, table: str) -> bytes:

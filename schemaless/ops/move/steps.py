@@ -28,6 +28,7 @@ from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.server_load import discount_read
 from schemaless.ops.move import sql
 from schemaless.ops.move.accounts import check_accounts
+from schemaless.ops.move.compare import verify_shard
 from schemaless.ops.move.copy_rate import CopyRate, TargetServers
 from schemaless.ops.move.copying import Copier, carry_over, copy_erasures
 from schemaless.ops.move.fence import Fence, Side, index_tables, new_token
@@ -36,7 +37,6 @@ from schemaless.ops.move.record import MoveRecord, Records
 from schemaless.ops.move.refusals import refusal_of
 from schemaless.ops.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
 from schemaless.ops.move.sql import CellRow
-from schemaless.ops.move.verify import verify_shard
 from schemaless.schema.creation import create_incoming
 from schemaless.schema.databases import Identity, check_identity, next_id
 from schemaless.schema.engines import StorageEngine, engine_named

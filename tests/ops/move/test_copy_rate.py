@@ -13,7 +13,7 @@ from schemaless import MoveRefused, ServerUnavailable
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.throttle import Look
 from schemaless.ops.jobs.worker import Outcome
-from schemaless.ops.move import copy_rate, steps, verify
+from schemaless.ops.move import compare, copy_rate, steps
 from schemaless.ops.move.copy_rate import CopyRate, TargetServers
 from schemaless.wire.connection import Connection
 from tests.ops.move.benches import SHARD
@@ -155,7 +155,7 @@ def test_a_mover_does_not_count_its_own_calls_as_those_of_applications(bench, mo
 @on_servers
 def test_verification_pauses_for_applications(bench, movers, monkeypatch):
     """It pauses after every block."""
-    monkeypatch.setattr(verify, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(compare, "BLOCK_ROWS", 1)
     bench.put(20)
     job, rests = bench.begin(), []
     with monkeypatch.context() as patch:
