@@ -21,14 +21,16 @@ from schemaless.errors import SchemalessError, ServerError
 from schemaless.ops.jobs.job import Job, RunProgress
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.worker import Outcome, Work, work_on
-from schemaless.ops.jobs.workers import MOST_DEATHS, Workers, is_death, replace_dead
+from schemaless.ops.jobs.workers import Workers, is_death
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import opening_of
 
 _log = logging.getLogger("schemaless")
 
-_POLL_S: Final = 0.5
+POLL_S: Final = 0.5
+"""Interval between polls of the job, in seconds."""
+
 _STOP_TIMEOUT_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 30.0
 
@@ -43,32 +45,16 @@ class Driver:
         store: the datastore.
         job: the job.
         work: does the work on a shard.
-        give_up_s: time after which the run ends if a server stays unreachable, in seconds.
         listener: receives ``RunProgress`` at each poll of the job.
-        poll_s: interval between polls of the job, in seconds.
-        most_deaths: maximum number of workers that may die without a shard being completed in between.
     """
 
-    def __init__(
-        self,
-        store: Datastore,
-        job: Job,
-        work: Work,
-        *,
-        give_up_s: float = GIVE_UP_S,
-        listener: Listener = ignore_events,
-        poll_s: float = _POLL_S,
-        most_deaths: int = MOST_DEATHS,
-    ) -> None:
+    def __init__(self, store: Datastore, job: Job, work: Work, listener: Listener = ignore_events) -> None:
         self._store = store
         self._internals = internals_of(store)
         self._opening = opening_of(store)
         self._job = job
         self._work = work
-        self._give_up_s = give_up_s
         self._listener = listener
-        self._poll_s = poll_s
-        self._most_deaths = most_deaths
         self._name = runner_name()
         self._job_store = JobStore(store)
         self._calls: dict[Future[Outcome], int] = {}
@@ -76,7 +62,6 @@ class Driver:
         self._free: dict[str, list[int]] = {}
         self._held: Counter[str] = Counter()
         self._polled_s = -math.inf
-        self._deaths = 0
         # Keyed by cluster name; "" is the catalog.
         self._failing_since_s: dict[str, float] = {}
         self._not_before_s: dict[str, float] = {}
@@ -94,7 +79,7 @@ class Driver:
         try:
             while True:
                 try:
-                    polls = not self._calls or time.monotonic() - self._polled_s >= self._poll_s
+                    polls = not self._calls or time.monotonic() - self._polled_s >= POLL_S
                     if polls:
                         self._poll()
                     if self._job.unfinished:
@@ -125,22 +110,21 @@ class Driver:
         self._free = {}
         self._held = Counter()
         for state in reversed(waiting):
-            cluster = self._internals.topology.cluster_of(state.shard).name
-            if state.held and state.shard not in calls:
-                self._held[cluster] += 1
-            elif state.shard not in calls:
-                self._free.setdefault(cluster, []).append(state.shard)
+            if state.shard in calls:
+                continue
+            if state.held:
+                self._held[self._cluster(state.shard)] += 1
+            else:
+                self._free.setdefault(self._cluster(state.shard), []).append(state.shard)
         self._polled_s = time.monotonic()
 
     def _dispatch(self, workers: Workers) -> None:
-        # Queue one more shard per worker, so that a worker never waits for the next one.
-        most = 2 * workers.size
         if len(self._calls) > workers.size:
             return
-        topology = self._internals.topology
-        load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
+        load = self._held + Counter(map(self._cluster, self._calls.values()))
         now_s = time.monotonic()
-        while len(self._calls) < most:
+        # Queue one more shard per worker, so that a worker never waits for the next one.
+        while len(self._calls) < 2 * workers.size:
             ready = [name for name, shards in self._free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
             if not ready:
                 return
@@ -150,39 +134,36 @@ class Driver:
             call = workers.submit(work_on, self._opening, self._job.job_id, shard, self._name, self._work)
             self._calls[call] = shard
 
+    def _cluster(self, shard: int) -> str:
+        return self._internals.topology.cluster_of(shard).name
+
     def _collect(self, workers: Workers) -> None:
         """Wait for a call to finish, up to the poll interval, and process the results."""
         if not self._calls:
-            time.sleep(self._poll_s)
+            time.sleep(POLL_S)
             return
-        done, _ = wait(self._calls, timeout=self._poll_s, return_when=FIRST_COMPLETED)
+        done, _ = wait(self._calls, timeout=POLL_S, return_when=FIRST_COMPLETED)
         for call in done:
             shard = self._calls.pop(call)
-            cluster = self._internals.topology.cluster_of(shard).name
+            cluster = self._cluster(shard)
             try:
                 outcome = call.result()
             except Exception as error:
                 if not is_death(error):
                     raise
-                self._replace_workers(workers, error)
+                # When one process of a pool dies, the pool terminates the others.
+                self._job_store.leases.release_dead(self._job.job_id, self._name)
+                workers.replace_dead([shard, *self._calls.values()], error)
+                self._calls.clear()
                 return
             if outcome.error is None:
                 if outcome.kind == "through":
-                    self._deaths = 0
+                    workers.deaths = 0
                     self._recovered(cluster)
                 elif outcome.kind == "busy":
-                    self._not_before_s[cluster] = time.monotonic() + self._poll_s
-            elif outcome.error.retryable:
-                self._back_off(cluster, outcome.error)
+                    self._not_before_s[cluster] = time.monotonic() + POLL_S
             else:
-                raise outcome.error
-
-    def _replace_workers(self, workers: Workers, error: Exception) -> None:
-        self._deaths += 1
-        # When one process of a pool dies, the pool terminates the others.
-        self._job_store.leases.release_dead(self._job.job_id, self._name)
-        replace_dead(workers, self._deaths, self._most_deaths, self._calls.values(), error)
-        self._calls.clear()
+                self._back_off(cluster, outcome.error)
 
     def _recovered(self, cluster: str) -> None:
         self._failing_since_s.pop(cluster, None)
@@ -196,9 +177,9 @@ class Driver:
         """
         now_s = time.monotonic()
         since_s = self._failing_since_s.setdefault(cluster, now_s)
-        if not error.retryable or now_s - since_s > self._give_up_s:
+        if not error.retryable or now_s - since_s > GIVE_UP_S:
             raise error
-        pause_s = min(_LONGEST_PAUSE_S, max(self._poll_s, (now_s - since_s) / 2))
+        pause_s = min(_LONGEST_PAUSE_S, max(POLL_S, (now_s - since_s) / 2))
         self._not_before_s[cluster] = now_s + pause_s
         _log.warning("%s; trying again in %.0f s", error, pause_s)
         if not cluster:
@@ -228,6 +209,6 @@ class Driver:
                     "kill them at once"
                 )
             if running:
-                running = wait(running, timeout=self._poll_s).not_done
+                running = wait(running, timeout=POLL_S).not_done
             else:
-                time.sleep(self._poll_s)
+                time.sleep(POLL_S)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Final, Generic, Self, TypedDict, TypeVar, Unpack
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import Any, Final, Generic, Self, TypedDict, TypeVar
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import shards_text
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.ops.jobs.driver import GIVE_UP_S, Driver
+from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job import Job, Kind, RunStarted, check_unfinished, thresholds_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.jobs.versions import versions
 from schemaless.ops.jobs.worker import Work
 from schemaless.ops.jobs.workers import workers
 from schemaless.store.datastore import Datastore
@@ -44,10 +47,9 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore parameters from ``as_json`` output of this or an earlier version; missing ones get their defaults."""
-        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        """Restore parameters from ``as_json`` output; missing ones get their defaults."""
         arguments: dict[str, Any] = {
-            name: tuple(item) if isinstance(item, list) else item for name, item in known.items()
+            name: tuple(item) if isinstance(item, list) else item for name, item in value.items()
         }
         return cls(**{**arguments, "thresholds": thresholds_of(value)})
 
@@ -60,18 +62,14 @@ class RunOptions(TypedDict, total=False):
 
     Attributes:
         job: the job to continue, with its own parameters; None to start or join one.
-        new: whether ``job`` was created for this run.
         count: number of workers. A single one (the default) is a thread of this process; several are processes.
         dask: address of a Dask scheduler, or "local".
-        give_up_s: time after which the run ends if a server stays unreachable, in seconds.
         listener: receives ``RunStarted`` before the work and ``RunProgress`` during it.
     """
 
     job: Job | None
-    new: bool
     count: int
     dask: str | None
-    give_up_s: float
     listener: Listener
 
 
@@ -143,7 +141,7 @@ class JobKind(Generic[S]):
         self.check(store, spec, chosen)
         clusters = {internals_of(store).topology.cluster_of(shard).name for shard in chosen} | {*self.reaches(spec)}
         try:
-            job = job_store.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
+            job = job_store.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, _versions(store))
         except JobConflict as conflict:
             # Another process may have created the same job at the same time.
             joined = self.same(job_store, spec, chosen)
@@ -192,8 +190,18 @@ class JobKind(Generic[S]):
         check_unfinished(job, self.name)
         return job, self.spec.of(job), job_store.numbers(job_id)
 
-    def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[RunOptions]) -> Job:
-        """Start or continue a job, and work until it has ended.
+    def run(
+        self,
+        store: Datastore,
+        spec: S,
+        shards: Iterable[int] | None = None,
+        *,
+        job: Job | None = None,
+        count: int = 1,
+        dask: str | None = None,
+        listener: Listener = ignore_events,
+    ) -> Job:
+        """Start or continue a job, and work until it has ended; for the options, see ``RunOptions``.
 
         Returns:
             The job in its final state.
@@ -204,23 +212,45 @@ class JobKind(Generic[S]):
                 cancelled during the run.
             ServerError: a server cannot be reached. The work done is kept, and repeating the call continues the job.
         """
-        new = how.get("new", False)
-        job = how.get("job")
+        new = False
         if job is not None:
             check_unfinished(job, self.name)
-        listener = how.get("listener", ignore_events)
         # Workers first: if they cannot be started, no job may remain that blocks other jobs.
-        with workers(how.get("count", 1), how.get("dask")) as pool:
+        with workers(count, dask) as pool:
             if job is None:
                 job, new = self.begin_or_join(store, spec, shards)
             listener(RunStarted(job, new))
             pool.prepare(opening_of(store))
             if new:
                 self.before(store, job)
-            give_up_s = how.get("give_up_s", GIVE_UP_S)
-            ended = Driver(store, job, self.work, give_up_s=give_up_s, listener=listener).run(pool)
+            ended = Driver(store, job, self.work, listener).run(pool)
             pool.begin_shutdown()
             self.after(store, ended)
         if ended.state == "cancelled":
             raise JobConflict(f"job {job.job_id} was cancelled ({ended.message}); completed work is kept", job.job_id)
         return ended
+
+
+def _versions(store: Datastore) -> dict[str, Any]:
+    """Return the versions of the packages that produce stored bytes, and of the servers."""
+    internals = internals_of(store)
+    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
+    found["servers"] = {
+        cluster.name: internals.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in internals.topology.clusters
+    }
+    return found
+
+
+@cache
+def _installed() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {}
+    for name in (
+        *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson"),
+        "schemaless-packed",
+    ):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    return versions

@@ -46,10 +46,14 @@ class Workers:
         size: number of workers.
         make: creates the executor; called again when workers have died.
         end: releases resources when the workers are closed.
+
+    Attributes:
+        deaths: number of workers that have died since a call completed its shard; callers reset it.
     """
 
     def __init__(self, size: int, make: Callable[[], Executor], end: Callable[[], None] = lambda: None) -> None:
         self.size = size
+        self.deaths: int = 0
         self._make = make
         self._end = end
         self._executor: Executor | None = None
@@ -87,8 +91,24 @@ class Workers:
             self._shutdown = threading.Thread(target=self._executor.shutdown, name="shutting down workers")
             self._shutdown.start()
 
-    def restart(self) -> None:
-        """Replace workers that died."""
+    def replace_dead(self, shards: Iterable[int], error: BaseException) -> None:
+        """Replace the workers, one of which has died.
+
+        Args:
+            shards: the shards that the workers were working on.
+            error: the error of a call whose worker died.
+
+        Raises:
+            WorkersDied: too many have died without a shard being completed in between.
+        """
+        self.deaths += 1
+        if self.deaths > MOST_DEATHS:
+            raise WorkersDied(
+                f"workers died {self.deaths} times without completing a shard, most recently while working on shards "
+                f"{sorted(shards)} ({error}); check whether workers ran out of memory, then run the same command "
+                "again, perhaps with fewer workers"
+            ) from error
+        _log.warning("a worker died (%s); new workers take over its shards", error)
         if self._executor is not None:
             with suppress(Exception):
                 self._executor.shutdown(wait=False, cancel_futures=True)
@@ -209,22 +229,6 @@ def is_death(error: BaseException) -> bool:
     return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")
 
 
-def replace_dead(pool: Workers, deaths: int, most_deaths: int, shards: Iterable[int], error: BaseException) -> None:
-    """Replace the workers of a pool in which one has died.
-
-    Raises:
-        WorkersDied: too many have died without a shard being completed in between.
-    """
-    if deaths > most_deaths:
-        raise WorkersDied(
-            f"workers died {deaths} times without completing a shard, most recently while working on shards "
-            f"{sorted(shards)} ({error}); check whether workers ran out of memory, then run the same command again, "
-            "perhaps with fewer workers"
-        ) from error
-    _log.warning("a worker died (%s); new workers take over its shards", error)
-    pool.restart()
-
-
 def run_shards(
     pool: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Opening, int, Any]]
 ) -> Iterator[Any]:
@@ -243,7 +247,6 @@ def run_shards(
     """
     waiting = iter(arguments)
     calls: dict[Future[Any], tuple[Opening, int, Any]] = {}
-    deaths = 0
     try:
         while True:
             for call_arguments in islice(waiting, max(0, 2 * pool.size - len(calls))):
@@ -259,13 +262,12 @@ def run_shards(
                         raise
                     death = error
                 else:
-                    deaths = 0
+                    pool.deaths = 0
                     del calls[call]
                     yield result
             if death is not None:
                 # When one process of a pool dies, the pool terminates the others.
-                deaths += 1
-                replace_dead(pool, deaths, MOST_DEATHS, (shard for _, shard, _ in calls.values()), death)
+                pool.replace_dead((shard for _, shard, _ in calls.values()), death)
                 waiting, calls = chain(calls.values(), waiting), {}
     finally:
         for call in calls:

@@ -182,14 +182,15 @@ def test_calls_that_always_kill_their_worker_end_with_an_error():
     pool.close()
 
 
-def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store):
+def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
     """The run ends with an error that says so, and the job can be continued."""
+    monkeypatch.setattr("schemaless.ops.jobs.workers.MOST_DEATHS", 1)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     with workers(2) as hands:
         # The pool is broken before the driver submits a call.
         assert isinstance(hands.submit(die).exception(), BrokenExecutor)
         with pytest.raises(WorkersDied, match="died 2 times"):
-            Driver(migrate_store, job, die, most_deaths=1).run(hands)
+            Driver(migrate_store, job, die).run(hands)
     report = migrate.run(migrate_store)
 
     assert report.job_id == 1
@@ -380,8 +381,9 @@ def test_dispatch_does_not_query_for_each_shard(fresh_store, legacy, migrate_sto
 
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(JobStore, "shards", shards)
+    monkeypatch.setattr("schemaless.ops.jobs.driver.POLL_S", 600.0)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, poll_s=600.0).run(hands)
+        ended = Driver(migrate_store, job, migrate.work).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
