@@ -11,7 +11,6 @@ from typing import Any, Final
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs import sql
-from schemaless.ops.jobs.catalog import JobCatalog, from_json, parse_time
 from schemaless.ops.jobs.job import (
     NOT_EXCLUSIVE,
     ClusterState,
@@ -23,7 +22,7 @@ from schemaless.ops.jobs.job import (
     continue_command,
     end_command,
 )
-from schemaless.ops.jobs.leases import Leases, shard_state
+from schemaless.ops.jobs.leases import JobCatalog, Leases, from_json, parse_time, shard_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -206,17 +205,22 @@ class JobStore:
     def record_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
         """Merge values into the measures of shards, by shard number."""
         numbers = sorted(measures)
-
-        def operation(connection: Connection, part: Sequence[int]) -> None:
-            with connection.transaction():
-                rows = connection.rows(sql.lock_shard_measures(self._name, job_id, part))
-                merged = {int(shard): _merged(before, measures[int(shard)]) for shard, before in rows}
-                if merged:
-                    connection.execute(sql.update_shard_measures(self._name, job_id, merged))
-
         for start in range(0, len(numbers), at_once):
-            part = numbers[start : start + at_once]
-            self.catalog.run(lambda connection, part=part: operation(connection, part), writes=False)  # type: ignore[misc]
+            self._record(job_id, "shard", {number: measures[number] for number in numbers[start : start + at_once]})
+
+    def record_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
+        """Merge values into the measures of a cluster."""
+        self._record(job_id, "cluster", {cluster: measures})
+
+    def _record(self, job_id: int, part: sql.Part, measures: Mapping[int | str, Mapping[str, Any]]) -> None:
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                rows = connection.rows(sql.lock_measures(self._name, job_id, part, measures))
+                merged = {key: json.dumps({**from_json(before), **measures[key]}) for key, before in rows}
+                if merged:
+                    connection.execute(sql.update_measures(self._name, job_id, part, merged))
+
+        self.catalog.run(operation, writes=False)
 
     # Clusters
 
@@ -236,18 +240,6 @@ class JobStore:
             )
             for cluster, runner, left, ago, reason, figures, waits, measures in rows
         ]
-
-    def record_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
-        """Merge values into the measures of a cluster."""
-
-        def operation(connection: Connection) -> None:
-            with connection.transaction():
-                rows = connection.rows(sql.lock_cluster_measures(self._name, job_id, cluster))
-                if rows:
-                    merged = _merged(rows[0][0], measures)
-                    connection.execute(sql.update_cluster_measures(self._name, job_id, cluster, merged))
-
-        self.catalog.run(operation, writes=False)
 
     # Budget and failures
 
@@ -292,7 +284,3 @@ def _job(row: tuple[Any, ...]) -> Job:
     job_id, kind, state, spec, versions, created_by, created_at, ended_at, message = row
     texts = (json.loads(spec), json.loads(versions), str(created_by))
     return Job(int(job_id), kind, state, *texts, parse_time(created_at), ended_at and parse_time(ended_at), message)
-
-
-def _merged(before: str | None, more: Mapping[str, Any]) -> str:
-    return json.dumps({**from_json(before), **more})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from schemaless.wire.sql.parts import (
     NOW,
@@ -12,6 +12,7 @@ from schemaless.wire.sql.parts import (
     blob_hex,
     insert,
     later,
+    literal,
     matching,
     numbers,
     table,
@@ -22,6 +23,9 @@ from schemaless.wire.sql.parts import (
 
 _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 _UNFINISHED: Final = b"('running','paused')"
+
+Part = Literal["shard", "cluster"]
+"""What ``job_shard`` and ``job_cluster`` have rows for."""
 
 FailureRow = tuple[int, int, bytes, str, int, str, str]
 """A cell left unchanged: shard, added_id, row_key, column_name, ref_key, reason, message."""
@@ -247,23 +251,25 @@ def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
     return b"UPDATE %b SET stop=1 WHERE %b" % (table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
 
 
-def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
-    """Select the numbers and measures of some shards, and lock their rows."""
-    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
-        table(catalog, b"job_shard"),
-        job_id,
-        numbers(shards),
-    )
+def lock_measures(catalog: str, job_id: int, part: Part, keys: Iterable[int | str]) -> bytes:
+    """Select the key and measures of some shards or clusters, and lock their rows."""
+    rows = _rows_of(job_id, part, keys)
+    return b"SELECT %b, measures FROM %b WHERE %b FOR UPDATE" % (part.encode(), _table_of(catalog, part), rows)
 
 
-def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]) -> bytes:
-    """Replace the measures of shards."""
-    return b"UPDATE %b SET measures=CASE shard %b ELSE measures END WHERE job_id=%d AND shard IN (%b)" % (
-        table(catalog, b"job_shard"),
-        b" ".join(b"WHEN %d THEN %b" % (shard, text(measure)) for shard, measure in measures.items()),
-        job_id,
-        numbers(measures),
-    )
+def update_measures(catalog: str, job_id: int, part: Part, measures: Mapping[int | str, str]) -> bytes:
+    """Replace the measures of shards or clusters."""
+    cases = b" ".join(b"WHEN %b THEN %b" % (literal(key), text(measure)) for key, measure in measures.items())
+    rows = _rows_of(job_id, part, measures)
+    return b"UPDATE %b SET measures=CASE %b %b END WHERE %b" % (_table_of(catalog, part), part.encode(), cases, rows)
+
+
+def _table_of(catalog: str, part: Part) -> bytes:
+    return table(catalog, b"job_" + part.encode())
+
+
+def _rows_of(job_id: int, part: Part, keys: Iterable[int | str]) -> bytes:
+    return b"job_id=%d AND %b IN (%b)" % (job_id, part.encode(), b",".join(map(literal, keys)))
 
 
 # Clusters
@@ -303,17 +309,6 @@ def update_look(
     result: dict[str, Term] = {"reason": reason, "figures": figures, "waits": waits}
     changes = {"looked_at": NOW, "lease_until": later(lease_s), **result}
     return update(table(catalog, b"job_cluster"), changes, job_id=job_id, cluster=cluster, runner=runner)
-
-
-def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
-    """Select the measures of a cluster, and lock its row."""
-    where = matching(job_id=job_id, cluster=cluster)
-    return b"SELECT measures FROM %b WHERE %b FOR UPDATE" % (table(catalog, b"job_cluster"), where)
-
-
-def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: str) -> bytes:
-    """Replace the measures of a cluster."""
-    return update(table(catalog, b"job_cluster"), {"measures": measures}, job_id=job_id, cluster=cluster)
 
 
 # Budget and failures
