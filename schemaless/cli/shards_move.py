@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple
 
 import click
 
@@ -24,7 +25,6 @@ from schemaless.planning.capacity.balance import shards_to_balance
 from schemaless.planning.capacity.skew import Skew
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.topology.model import Topology
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -44,10 +44,29 @@ from schemaless.ui.terminal.progress import duration
 
 _ROWS_SHOWN = 64
 
+_Run = Callable[[MoveSpec, Sequence[int], Job | None], None]
+"""Runs one job to its end: the given one, else the shards' unfinished job or a new one."""
+
+
+class _Which(NamedTuple):
+    """Which shards to move where, from ``_which_options``."""
+
+    shards_text: str | None
+    target: str | None
+    drain: str | None
+    balanced: bool
+
 
 def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose shards and their target, passed as ``which``."""
+
+    @wraps(command)
+    def with_which(*arguments: Any, **options: Any) -> Any:
+        which = _Which(*(options.pop(name) for name in _Which._fields))
+        return command(*arguments, which=which, **options)
+
     return with_options(
-        command,
+        with_which,
         click.argument("shards_text", metavar="[SHARDS]", required=False),
         click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
         click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
@@ -71,15 +90,7 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=ReadOnlyCommand)
 @_which_options
 @json_option
-def plan(
-    shards_text: str | None,
-    target: str | None,
-    drain: str | None,
-    balanced: bool,
-    unchecked: bool,
-    url: str,
-    as_json: bool,
-) -> int:
+def plan(which: _Which, unchecked: bool, url: str, as_json: bool) -> int:
     """Estimate the size and duration of a move. Read-only.
 
     For each shard, the plan shows its bytes, an estimate of the copying time, and anything that prevents the move: a
@@ -94,12 +105,10 @@ def plan(
 
     Exit status: 0, or 1 if a shard cannot be moved.
     """
-    _check_which(shards_text, target, drain, balanced)
+    _check_which(which)
     with open_store(url) as store:
-        if balanced:
-            return _plan_balance(store, MoveSpec("balance", accounts=not unchecked), as_json)
-        spec = _spec(store, target, drain, accounts=not unchecked)
-        return _plan(store, spec, _shards(store, shards_text, spec.drain), as_json)
+        spec = _spec(store, which, accounts=not unchecked)
+        return _plan(store, spec, None if which.balanced else _shards(store, which.shards_text, spec.drain), as_json)
 
 
 @click.command()
@@ -127,10 +136,7 @@ def plan(
 )
 @json_option
 def move(
-    shards_text: str | None,
-    target: str | None,
-    drain: str | None,
-    balanced: bool,
+    which: _Which,
     unchecked: bool,
     url: str,
     execute: bool,
@@ -164,50 +170,51 @@ def move(
     to continue.
     """
     if job_id is None:
-        _check_which(shards_text, target, drain, balanced)
+        _check_which(which)
     options: dict[str, Any] = {"max_pause_s": max_pause_ms / 1000, "give_up_s": give_up_s, "accounts": not unchecked}
+    records: list[MoveRecord] = []
     with open_store(url) as store:
-        runs = _Runs(store, workers, dask)
-        if balanced and job_id is None:
-            spec = MoveSpec("balance", thresholds=thresholds, **options)
-            if not execute:
-                status = _plan_balance(store, spec, as_json)
-                _note_dry(status)
-                return status
-            runs.balance(spec)
+        job_store, job, shards = JobStore(store), None, None
+        if job_id is not None:
+            job, spec, shards = MOVE.resumed(job_store, job_id)
         else:
-            job = None
-            if job_id is not None:
-                job, spec, shards = MOVE.resumed(JobStore(store), job_id)
+            spec = _spec(store, which, thresholds=thresholds, **options)
+            shards = None if which.balanced else _shards(store, which.shards_text, spec.drain)
+        if not execute:
+            status = _plan(store, spec, shards, as_json)
+            if status:
+                note("nothing was changed; --execute is refused while a shard cannot be moved")
             else:
-                spec = _spec(store, target, drain, thresholds=thresholds, **options)
-                shards = _shards(store, shards_text, spec.drain)
-            if not execute:
-                status = _plan(store, spec, shards, as_json)
-                _note_dry(status)
-                return status
-            if spec.drain is not None and job is None:
-                runs.drain(spec)
-            else:
-                runs.run(spec, shards, job)
-    show_records(runs.records, as_json)
+                note_dry()
+            return status
+
+        def run(spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
+            with JobProgress(job_store) as shown:
+                records.extend(run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown))
+
+        if shards is None:
+            _balance(store, spec, run)
+        elif spec.drain is not None and job is None:
+            _drain(store, spec, run)
+        else:
+            run(spec, shards, job)
+    show_records(records, as_json)
     return 0
 
 
-def _check_which(shards_text: str | None, target: str | None, drain: str | None, balanced: bool) -> None:
-    if balanced and (shards_text, target, drain) != (None, None, None):
-        raise InvalidInput("--balance chooses the shards and their targets; omit SHARDS, --to and --drain")
-    if balanced:
-        return
-    if target is None:
+def _check_which(which: _Which) -> None:
+    if which.balanced:
+        if which != (None, None, None, True):
+            raise InvalidInput("--balance chooses the shards and their targets; omit SHARDS, --to and --drain")
+    elif which.target is None:
         raise InvalidInput("name the target cluster: --to CLUSTER")
-    if (shards_text is None) == (drain is None):
+    elif (which.shards_text is None) == (which.drain is None):
         raise InvalidInput("name the shards, such as 0-3,8, or use --drain CLUSTER for all shards of a cluster")
 
 
-def _spec(store: Datastore, target: str | None, drain: str | None, **options: Any) -> MoveSpec:
-    drained = None if drain is None else internals_of(store).topology.cluster(drain).name
-    return MoveSpec(target or "", drain=drained, **options)
+def _spec(store: Datastore, which: _Which, **options: Any) -> MoveSpec:
+    drained = None if which.drain is None else internals_of(store).topology.cluster(which.drain).name
+    return MoveSpec("balance" if which.balanced else which.target or "", drain=drained, **options)
 
 
 def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
@@ -216,85 +223,64 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
     return internals_of(store).topology.shards_of(drain)
 
 
-class _Runs:
-    """Runs of move jobs, one after the other, and the records of all of them."""
-
-    def __init__(self, store: Datastore, workers: int, dask: str | None) -> None:
-        self.records: list[MoveRecord] = []
-        self._store = store
-        self._job_store = JobStore(store)
-        self._workers = workers
-        self._dask = dask
-
-    def run(self, spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
-        """Run one job to its end: the given one, else the shards' unfinished job or a new one."""
-        with JobProgress(self._job_store) as shown:
-            self.records += run_move(
-                self._store, spec, shards, job=job, count=self._workers, dask=self._dask, listener=shown
-            )
-
-    def drain(self, spec: MoveSpec) -> None:
-        """Move all shards of a cluster, completing an interrupted drain first."""
-        shards = _shards(self._store, None, spec.drain)
-        joined = MOVE.same(self._job_store, spec, shards)
-        if joined is not None:
-            self.run(spec, shards, joined)
-            self._look_again()
-            # Exclude shards that the job left there because their move was aborted.
-            shards = sorted({*_shards(self._store, None, spec.drain)} - {*self._job_store.numbers(joined.job_id)})
-        if shards:
-            self.run(spec, shards)
-        elif joined is None:
-            note(f"{spec.drain} has no shards; there is nothing to move")
-
-    def balance(self, spec: MoveSpec) -> None:
-        """Complete unfinished moves, then even out the clusters with one job for each target."""
-        for job in self._job_store.jobs("move"):
-            if job.unfinished:
-                self.run(MoveSpec.of(job), self._job_store.numbers(job.job_id), job)
-        self._look_again()
-        for target, chosen in shards_to_balance(self._store)[1].items():
-            if shards := still_to_move(internals_of(self._store).topology, target, chosen):
-                self.run(replace(spec, target=target), shards)
-
-    def _look_again(self) -> None:
-        shards = internals_of(self._store).shards
-        shards.router.again(shards.routing)
+def _drain(store: Datastore, spec: MoveSpec, run: _Run) -> None:
+    """Move all shards of a cluster, completing an interrupted drain first."""
+    job_store = JobStore(store)
+    shards = _shards(store, None, spec.drain)
+    joined = MOVE.same(job_store, spec, shards)
+    if joined is not None:
+        run(spec, shards, joined)
+        _look_again(store)
+        # Exclude shards that the job left there because their move was aborted.
+        shards = sorted({*_shards(store, None, spec.drain)} - {*job_store.numbers(joined.job_id)})
+    if shards:
+        run(spec, shards, None)
+    elif joined is None:
+        note(f"{spec.drain} has no shards; there is nothing to move")
 
 
-def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
+def _balance(store: Datastore, spec: MoveSpec, run: _Run) -> None:
+    """Complete unfinished moves, then even out the clusters with one job for each target."""
+    job_store = JobStore(store)
+    for job in job_store.jobs("move"):
+        if job.unfinished:
+            run(MoveSpec.of(job), job_store.numbers(job.job_id), job)
+    _look_again(store)
+    for target, shards in _balancing(store)[1].items():
+        run(replace(spec, target=target), shards, None)
+
+
+def _look_again(store: Datastore) -> None:
+    shards = internals_of(store).shards
+    shards.router.again(shards.routing)
+
+
+def _balancing(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
+    """Return the skew between clusters, and the shards that have yet to be moved to each target cluster."""
     uneven, parts = shards_to_balance(store)
-    plans = {}
-    for target, chosen in parts.items():
-        shards = still_to_move(internals_of(store).topology, target, chosen)
-        if shards:
-            plans[target] = _plans(store, replace(spec, target=target), shards)
+    topology = internals_of(store).topology
+    left = {
+        target: [shard for shard in shards if topology.cluster_of(shard).name != target]
+        for target, shards in parts.items()
+    }
+    return uneven, {target: shards for target, shards in left.items() if shards}
+
+
+def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int] | None, as_json: bool) -> int:
+    """Print the plan of a move; without ``shards``, of moves that even out the clusters."""
+    uneven, parts = _balancing(store) if shards is None else (None, {spec.target: shards})
+    plans = {target: _plans(store, replace(spec, target=target), part) for target, part in parts.items()}
     if as_json:
         targets = [_plan_data(target, of_target) for target, of_target in plans.items()]
-        print_json({**skew_data(uneven), "targets": targets})
+        print_json(targets[0] if uneven is None else {**_skew_data(uneven), "targets": targets})
     else:
-        show_skew(uneven)
+        if uneven is not None:
+            _show_skew(uneven)
         for target, of_target in plans.items():
             _show_plan(target, of_target)
-        if uneven.moves and not plans:
+        if uneven is not None and uneven.moves and not plans:
             note("all these shards have been moved; run 'schemaless capacity measure' before balancing again")
     return EXIT_FAILED if any(plan.refusal is not None for some in plans.values() for plan in some) else 0
-
-
-def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool) -> int:
-    plans = _plans(store, spec, shards)
-    if as_json:
-        print_json(_plan_data(spec.target, plans))
-    else:
-        _show_plan(spec.target, plans)
-    return EXIT_FAILED if any(plan.refusal is not None for plan in plans) else 0
-
-
-def _note_dry(status: int) -> None:
-    if status:
-        note("nothing was changed; --execute is refused while a shard cannot be moved")
-    else:
-        note_dry()
 
 
 def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
@@ -359,13 +345,7 @@ def _plan_json(plan: ShardPlan) -> dict[str, Any]:
     }
 
 
-def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[int]:
-    """Return the shards that are not on the target cluster yet."""
-    return [shard for shard in shards if topology.cluster_of(shard).name != target]
-
-
-def show_skew(uneven: Skew) -> None:
-    """Print the skew between clusters, now and after the moves."""
+def _show_skew(uneven: Skew) -> None:
     if not uneven.moves:
         out().print(
             f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share", markup=False
@@ -379,8 +359,7 @@ def show_skew(uneven: Skew) -> None:
     )
 
 
-def skew_data(uneven: Skew) -> dict[str, Any]:
-    """Return the skew, for ``--json``."""
+def _skew_data(uneven: Skew) -> dict[str, Any]:
     return {
         "cluster_ratio": round(uneven.cluster_ratio, 4),
         "cluster_ratio_after": round(uneven.cluster_ratio_after, 4),
