@@ -81,43 +81,38 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number in a range, or ``off``."""
+
     name = "number"
 
-    def __init__(self, number: type[int | float]) -> None:
-        self._number = number
+    def __init__(self, numbers: click.ParamType) -> None:  # type: ignore[type-arg, unused-ignore]
+        self._numbers = numbers
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "off":
-            return value
-        try:
-            number = self._number(value)
-        except ValueError:
-            self.fail(f"expected a number or 'off', got {value!r}", param, ctx)
-        least = 1 if self._number is int else 0
-        if not least <= number <= MOST or not number:
-            self.fail(f"expected {'1 or more' if least else 'a number over 0'}, or 'off', got {value!r}", param, ctx)
-        return number
+        return value if value == "off" else self._numbers.convert(value, param, ctx)
 
 
-_LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (
-    ("--max-lag", "max_lag_s", float, "Wait while a replica lags by more than N seconds."),
+_NUMBER: Final = _Limit(FiniteRange(0, MOST, min_open=True))
+_WHOLE: Final = _Limit(click.IntRange(1, MOST))
+_LIMITS: Final = (
+    ("--max-lag", "max_lag_s", _NUMBER, "Wait while a replica lags by more than N seconds."),
     (
         "--max-threads-running",
         "max_threads_running",
-        int,
+        _WHOLE,
         "Wait while a primary runs more than N threads (Threads_running).",
     ),
     (
         "--max-history-length",
         "max_history_length",
-        int,
+        _WHOLE,
         "Wait while a primary's history list (undo to purge) is longer than N.",
     ),
-    ("--max-mb-per-s", "max_mb_per_s", float, "Process at most N MB of old bodies a second, across the whole job."),
+    ("--max-mb-per-s", "max_mb_per_s", _NUMBER, "Process at most N MB of old bodies a second, across the whole job."),
     (
         "--yield-above",
         "yield_above_per_s",
-        float,
+        _NUMBER,
         "Take small steps, with pauses, while applications make more than N calls a second to a server.",
     ),
 )
@@ -145,12 +140,12 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
         click.option(
             flag,
             name,
-            type=_Limit(number),
+            type=limit,
             default=None if usual is None else ("off" if getattr(usual, name) is None else getattr(usual, name)),
             metavar="N|off",
             help=help_text,
         )
-        for flag, name, number, help_text in _LIMITS
+        for flag, name, limit, help_text in _LIMITS
     ]
     file_help = "Wait while this file exists; an absolute path, or off."
     options.append(click.option("--flag-file", metavar="FILE", help=file_help))

@@ -72,8 +72,10 @@ def options_of(words: str) -> Iterator[str]:
         assert found is not None
         command = found
     for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
         text = isinstance(option.type, click.types.StringParamType | click.Choice | click.Path) or option.is_flag
-        if isinstance(option, click.Option) and (not text or option.opts[0] == "--sample"):
+        if not text or option.opts[0] == "--sample":
             yield option.opts[0]
 
 

@@ -91,7 +91,7 @@ class ShardRun:
         self._thread = threading.Thread(
             target=self._heartbeats, name=f"job {job.job_id} shard {state.shard}", daemon=True
         )
-        self._saved_s = self._began_s = time.monotonic()
+        self._saved_s = time.monotonic()
         self._paused_s = 0.0
         self._failures: list[Failure] = []
         self._failures_noted = 0
@@ -144,10 +144,7 @@ class ShardRun:
         mb_per_s = self.thresholds.max_mb_per_s
         if mb_per_s is None:
             return
-        until_s = time.monotonic() + self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6)
-        while (left_s := until_s - time.monotonic()) > 0:
-            self.gate()
-            time.sleep(min(left_s, _HEARTBEAT_S))
+        self._wait(self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6))
 
     @property
     def yields(self) -> bool:
@@ -168,11 +165,16 @@ class ShardRun:
 
     def pause(self, seconds: float) -> None:
         """Wait for a time that does not count as work; raises what ``gate`` raises."""
-        until_s = time.monotonic() + seconds
+        self._paused_s += self._wait(seconds)
+
+    def _wait(self, seconds: float) -> float:
+        """Sleep for a time, and return how much of it was not spent in ``gate``."""
+        slept_s, until_s = 0.0, time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
+            slept_s += min(left_s, _HEARTBEAT_S)
             time.sleep(min(left_s, _HEARTBEAT_S))
-            self._paused_s += min(left_s, _HEARTBEAT_S)
+        return slept_s
 
     def due(self) -> bool:
         """Whether a checkpoint is due."""
@@ -184,19 +186,18 @@ class ShardRun:
         Raises:
             LeaseLost: another runner has taken over the shard.
         """
-        self._add_busy_time()
-        self._record_failures()
+        self._note()
         self.job_store.leases.checkpoint(self.job.job_id, self.state)
 
-    def _add_busy_time(self) -> None:
+    def _note(self) -> None:
         now_s = time.monotonic()
         self.state.busy_s += max(0.0, now_s - self._saved_s - self._paused_s)
         self._saved_s, self._paused_s = now_s, 0.0
+        self._record_failures()
 
     def finish(self) -> None:
         """Mark the shard as done and release it."""
-        self._add_busy_time()
-        self._record_failures()
+        self._note()
         self.job_store.leases.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
@@ -217,19 +218,15 @@ class ShardRun:
         while True:
             try:
                 self._renew()
-            except SchemalessError as error:
+            except BaseException as error:  # noqa: BLE001 - raised again in the runner's thread
+                retryable = isinstance(error, SchemalessError) and error.retryable
                 with self._changed:
-                    if not error.retryable or time.monotonic() - self._renewed_s > LEASE_S:
+                    if not retryable or time.monotonic() - self._renewed_s > LEASE_S:
                         self._error = error
                     self._changed.notify_all()
                 if self._error is not None:
                     return
                 _log.warning("job %d, shard %d: %s", self.job.job_id, self.state.shard, error)
-            except BaseException as error:  # noqa: BLE001 - raised again in the runner's thread
-                with self._changed:
-                    self._error = error
-                    self._changed.notify_all()
-                return
             signal = self._signal
             # At the start of a job another runner may be about to finish the first poll.
             unpolled = self._watch is not None and (signal is None or signal.polled_ago_s is None)
