@@ -6,7 +6,7 @@ up. A copy that falls behind even without pauses logs a warning and gives up aft
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -40,15 +40,14 @@ class CopyRate:
     Args:
         shard: number of the shard.
         give_up_s: seconds of copying after which a backlog that has not shrunk ends the move.
+        warn: receives each kind of warning once.
 
     Attributes:
         share: fraction of the regular pause to take after each step, from 0 to 1.
-        warning: warning to log; the caller resets it. None if there is none.
     """
 
-    def __init__(self, shard: int, give_up_s: float) -> None:
+    def __init__(self, shard: int, give_up_s: float, warn: Callable[[str], None]) -> None:
         self.share: float = 1.0
-        self.warning: str | None = None
         self._shard = shard
         self._give_up_s = give_up_s
         self._worked_s = 0.0
@@ -56,6 +55,7 @@ class CopyRate:
         self._min_backlog: int | None = None
         self._stalled_s = 0.0
         self._warned: set[str] = set()
+        self._pass_on = warn
 
     def begin(self) -> None:
         """Start a new pass; earlier measurements say nothing about the current arrival rate."""
@@ -126,7 +126,7 @@ class CopyRate:
         kind = warning.rpartition(":")[2]
         if kind not in self._warned:
             self._warned.add(kind)
-            self.warning = warning
+            self._pass_on(warning)
 
 
 class TargetServers:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeVar
 
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
@@ -21,6 +22,8 @@ from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
 from schemaless.wire.sql.parts import quoted_table
+
+T = TypeVar("T")
 
 _INSERT_BYTES: Final = 4 << 20
 _INSERT_ROWS: Final = 2_000
@@ -73,7 +76,7 @@ class Copier:
         statement = sql.select_ids(self._database, self._table, after, rows[-1][0])
         present = {int(row[0]) for row in self._target.rows(statement)}
         missing = [row for row in rows if row[0] not in present]
-        return sum(self._insert(part) for part in _parts(missing, self._max_rows))
+        return sum(self._insert(part) for part in _parts(missing, lambda row: len(row[4]), self._max_rows))
 
     def copy_tail(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Tail:
         """Copy the cells above ``after`` that the target lacks.
@@ -105,10 +108,10 @@ class Copier:
                     "and start a new one"
                 )
             missing = [(added_id, length) for added_id, length in lengths.items() if added_id not in present]
-            for ids in _id_parts(missing, self._max_rows):
+            for part in _parts(missing, itemgetter(1), self._max_rows):
                 if time.monotonic() >= until_s:
                     return Tail(copied, compared, complete=False)
-                rows = source.rows(sql.select_rows(self._database, table, ids))
+                rows = source.rows(sql.select_rows(self._database, table, [added_id for added_id, _ in part]))
                 copied += self._insert([(int(row[0]), *row[1:]) for row in sorted(rows)])
             compared += len(page)
             if last is None or len(page) < _IDS_AT_ONCE:
@@ -149,21 +152,17 @@ class Copier:
         return size
 
 
-def _parts(rows: Sequence[CellRow], max_rows: int) -> Iterator[Sequence[CellRow]]:
-    by_id = {row[0]: row for row in rows}
-    for ids in _id_parts([(row[0], len(row[4])) for row in rows], max_rows):
-        yield [by_id[added_id] for added_id in ids]
-
-
-def _id_parts(lengths: Sequence[tuple[int, int]], max_rows: int) -> Iterator[Sequence[int]]:
-    part: list[int] = []
+def _parts(items: Sequence[T], body_bytes: Callable[[T], int], max_rows: int) -> Iterator[list[T]]:
+    """Divide cells, or what stands for them, into statements; ``body_bytes`` returns the size of a body."""
+    part: list[T] = []
     size = 0
-    for added_id, length in lengths:
-        if part and (size + length + _ROW_BYTES > _INSERT_BYTES or len(part) == max_rows):
+    for item in items:
+        length = body_bytes(item) + _ROW_BYTES
+        if part and (size + length > _INSERT_BYTES or len(part) == max_rows):
             yield part
             part, size = [], 0
-        part.append(added_id)
-        size += length + _ROW_BYTES
+        part.append(item)
+        size += length
     if part:
         yield part
 

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -95,18 +95,16 @@ def side_of(connection: Connection, database: str) -> Side:
         names = sorted(str(row[0]) for row in connection.rows(show_tables(database)))
     except DatabaseMissing:
         return Side(frozenset())
-    by_kind: dict[str, dict[str, list[str]]] = {"moved": {}, "incoming": {}}
+    found: dict[str, dict[str, list[str]]] = {"moved": {}, "incoming": {}, "probe": {}, "noted": {}}
     plain = set()
-    others: dict[str, list[str]] = {"probe": [], "noted": []}
     for name in names:
         match = _MOVE_TABLE.fullmatch(name)
         if match is None:
             plain.add(name)
-        elif match["kind"] in others:
-            others[match["kind"]].append(name)
         else:
-            by_kind[match["kind"]].setdefault(match["table"], []).append(name)
-    return Side(frozenset(plain), by_kind["moved"], by_kind["incoming"], others["probe"], others["noted"])
+            found[match["kind"]].setdefault(match["table"], []).append(name)
+    probes, saved_locations = found["probe"].get("cell", ()), found["noted"].get("follower", ())
+    return Side(frozenset(plain), found["moved"], found["incoming"], probes, saved_locations)
 
 
 @contextmanager
@@ -347,27 +345,25 @@ class Fence:
         wait_s = max(_LOCK_WAIT_S, math.ceil(budget_s))
         self._locked = self._fenced(side_of(self.source, self.database))
         self.source.execute(set_session({"wait_timeout": _FENCED_IDLE_TIMEOUT_S, "lock_wait_timeout": wait_s}))
-        done = threading.Event()
         kills: list[ServerError | None] = []
 
-        def kill_when_over_budget() -> None:
-            if not done.wait(budget_s):
-                try:
-                    self._killer.execute(sql.kill(self._thread, query=True))
-                    kills.append(None)
-                except ServerError as error:
-                    kills.append(error)
+        def kill() -> None:
+            try:
+                self._killer.execute(sql.kill(self._thread, query=True))
+                kills.append(None)
+            except ServerError as error:
+                kills.append(error)
 
-        timer = threading.Thread(target=kill_when_over_budget, name=f"fence of {self.database}", daemon=True)
+        timer = threading.Timer(budget_s, kill)
+        timer.daemon = True
         timer.start()
         locked = False
         try:
-            self.source.execute(sql.lock_fenced(self.database, self._locked))
-            locked = True
-        except ServerTimeout:
-            pass
+            with suppress(ServerTimeout):
+                self.source.execute(sql.lock_fenced(self.database, self._locked))
+                locked = True
         finally:
-            done.set()
+            timer.cancel()
             timer.join()
         if locked and not kills:
             return True
@@ -378,14 +374,11 @@ class Fence:
 
     def unlock(self) -> None:
         """Release the table locks."""
-        for last in (False, True):
-            try:
-                self.source.execute(UNLOCK_TABLES)
-                break
-            except ServerTimeout:
-                # The KILL QUERY meant for LOCK TABLES may arrive late and hit this statement.
-                if last:
-                    raise
+        try:
+            self.source.execute(UNLOCK_TABLES)
+        except ServerTimeout:
+            # The KILL QUERY meant for LOCK TABLES may arrive late and hit this statement.
+            self.source.execute(UNLOCK_TABLES)
         self.source.execute(set_session({"wait_timeout": _IDLE_TIMEOUT_S, "lock_wait_timeout": _LOCK_WAIT_S}))
 
     def rename_source(self, token: str) -> None:

@@ -9,22 +9,20 @@ from typing import Final, Unpack
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
 from schemaless.base.runner_names import who
-from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
+from schemaless.errors import InvalidInput, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.ops.jobs.job import NOT_EXCLUSIVE, Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
 from schemaless.ops.move import sql
-from schemaless.ops.move.accounts import lacking_grants
+from schemaless.ops.move.checks import obstacle
 from schemaless.ops.move.fence import index_tables, session, side_of, take_locks
 from schemaless.ops.move.record import MoveRecord, Records
-from schemaless.ops.move.refusals import refusal_of
 from schemaless.ops.move.spec import BEFORE_COMMIT, MoveSpec
 from schemaless.ops.move.steps import work
 from schemaless.planning.sampling.table_sizes import TableSize, disk_space_of, shard_table_sizes, table_weights
 from schemaless.schema.sql import drop_database, show_tables
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_same_server
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
@@ -36,14 +34,6 @@ ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
 
 _SPREAD: Final = 2.0
 _JOBS_MEASURED: Final = 5
-
-
-def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
-    target = internals_of(store).topology.cluster(spec.target)
-    for cluster in _sources(store, shards, target):
-        pools = internals_of(store).shards
-        if is_same_server(pools.pool_for(cluster.primary), pools.pool_for(target.primary)):
-            raise InvalidInput(f"{cluster.name} and {target.name} are the same server under two addresses")
 
 
 def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
@@ -74,12 +64,6 @@ MOVE: Final = JobKind(
     covers=lambda begun, asked: asked.drain is not None and begun.drain == asked.drain,
     reaches=lambda spec: (spec.target,),
 )
-
-
-def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
-    topology = internals_of(store).topology
-    clusters = {topology.cluster_of(shard).name: topology.cluster_of(shard) for shard in shards}
-    return [cluster for cluster in clusters.values() if cluster != target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +109,11 @@ def plan(
     internals = internals_of(store)
     internals.shards.router.again(internals.shards.routing)
     chosen = internals.chosen_shards(shards)
-    _check(store, spec, chosen)
     node = internals.topology.cluster(spec.target).primary
+    for cluster in dict.fromkeys(internals.topology.cluster_of(shard) for shard in chosen):
+        pools = internals.shards.pool_for(cluster.primary), internals.shards.pool_for(node)
+        if cluster.name != spec.target and is_same_server(*pools):
+            raise InvalidInput(f"{cluster.name} and {spec.target} are the same server under two addresses")
     sizes, speed, busy = shard_table_sizes(store, chosen), _speed(store), _busy(store)
     space = disk_space_of(internals.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
@@ -147,35 +134,18 @@ def plan(
                     )
             seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
             source = internals.topology.cluster_of(shard).name
-            plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
+            plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, tuple(grants)))
             listener(Advanced())
     return plans
 
 
-def _check_shard(
-    store: Datastore, shard: int, spec: MoveSpec, at_target: Connection
-) -> tuple[str | None, tuple[str, ...]]:
-    """Return why a shard cannot be moved (None if it can), and the GRANT statements to run on the target first."""
+def _check_shard(store: Datastore, shard: int, spec: MoveSpec, at_target: Connection) -> tuple[str | None, list[str]]:
     internals = internals_of(store)
     source = internals.topology.cluster_of(shard)
     if source.name == spec.target:
-        return f"it is already on {spec.target}", ()
-    database = internals.shards.database(shard)
+        return f"it is already on {spec.target}", []
     with session(internals.shards, source.primary, shard) as at_source:
-        while True:
-            indexes = internals.registry.read()
-            sides = side_of(at_source, database), side_of(at_target, database)
-            if indexes == internals.registry.read():
-                break
-        refusal = refusal_of(*sides, database, at_source, at_target, indexes)
-        if refusal is not None or not spec.accounts:
-            return refusal, ()
-        try:
-            grants = tuple(lacking_grants(at_source, at_target, database))
-        except AccessDenied as error:
-            return f"this account cannot check whether the shard's accounts have access on {spec.target}: {error}", ()
-    refusal = f"its accounts lack privileges on {spec.target}; missing grants: {len(grants)}" if grants else None
-    return refusal, grants
+        return obstacle(internals, shard, spec, at_source, at_target)
 
 
 def _busy(store: Datastore) -> dict[int, int]:

@@ -27,14 +27,13 @@ from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.server_load import discount_read
 from schemaless.ops.move import sql
-from schemaless.ops.move.accounts import check_accounts
+from schemaless.ops.move.checks import obstacle
 from schemaless.ops.move.compare import verify_shard
 from schemaless.ops.move.copy_rate import CopyRate, TargetServers
 from schemaless.ops.move.copying import Copier, carry_over, copy_erasures
 from schemaless.ops.move.fence import Fence, Side, index_tables, new_token
 from schemaless.ops.move.index_tables import IndexMover
 from schemaless.ops.move.record import MoveRecord, Records
-from schemaless.ops.move.refusals import refusal_of
 from schemaless.ops.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
 from schemaless.ops.move.sql import CellRow
 from schemaless.schema.creation import create_incoming
@@ -92,7 +91,7 @@ class _ShardMove:
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._replaced = False
         self._servers = TargetServers(store, run, self._spec.target)
-        self._rate = CopyRate(self._shard, self._spec.give_up_s)
+        self._rate = CopyRate(self._shard, self._spec.give_up_s, self._warn)
         self._indexes = IndexMover(self._internals, run, self._servers.gate, self._engine)
         self._known_tables: frozenset[str] = frozenset(TABLES)
 
@@ -182,12 +181,10 @@ class _ShardMove:
             if source.moved.get("cell") or not source.has_cell:
                 # Only the target knows whether the shard has moved.
                 raise fence.unreachable
-            event = (
+            self._warn(
                 f"shard {self._shard}: {self._target.primary} cannot be reached; {fence.database} there may have "
-                "tables ..._incoming_... and ..._noted_..."
+                "tables ..._incoming_... and ..._noted_...; drop them by hand if the server comes back"
             )
-            _log.warning("%s; drop them by hand if the server comes back", event)
-            self._run.job_store.record_event(self._run.job.job_id, event[:255])
         unfence, flip = partial(fence.rename_back, self._token), partial(self._flip, time.monotonic())
         drop, refuse = partial(self._drop_copy, target), partial(self._refuse, source, target)
         end = partial(self._note, {"phase": "aborted"})
@@ -236,10 +233,10 @@ class _ShardMove:
             MoveRefused: it cannot.
         """
         fence = self._fence
-        entries = self._internals.registry.read()
-        refusal = refusal_of(*fence.sides(), fence.database, fence.source, fence.target, entries)
+        refusal, grants = obstacle(self._internals, self._shard, self._spec, fence.source, fence.target)
         if refusal is not None:
-            raise MoveRefused(f"shard {self._shard}: {refusal}")
+            first = f"; run there first: {'; '.join(grants)}" if grants else ""
+            raise MoveRefused(f"shard {self._shard}: {refusal}{first}")
         _, at_target = fence.sides()
         if "shard_identity" in at_target.plain:
             rows = fence.target.rows(select_identity(fence.database))
@@ -249,8 +246,6 @@ class _ShardMove:
                     check_identity(rows, fence.database, fence.target.node, _identity(self._topology, self._shard))
             except ShardIdentityMismatch as error:
                 raise MoveRefused(f"shard {self._shard}: {error}") from error
-        if self._spec.accounts:
-            check_accounts(fence.source, fence.target, fence.database)
 
     @property
     def _engine(self) -> StorageEngine:
@@ -328,10 +323,6 @@ class _ShardMove:
             self._servers.rest(time.monotonic() - began_s, self._rate.share)
             if self._rate.due(time.monotonic() - began_s):
                 self._rate.adjust(self._settled, self._top(), self._copier.cells, pauses=self._servers.busy)
-                if self._rate.warning is not None:
-                    warning, self._rate.warning = self._rate.warning, None
-                    _log.warning("%s", warning)
-                    self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
     def _copy_erasures(self, *, fenced: bool = False) -> None:
         fence = self._fence
@@ -467,6 +458,10 @@ class _ShardMove:
             fence.target.execute(sql.raise_counter(fence.database, incoming, self._target_counter))
 
     # Records
+
+    def _warn(self, warning: str) -> None:
+        _log.warning("%s", warning)
+        self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
     def _note(
         self,

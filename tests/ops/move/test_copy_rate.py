@@ -39,28 +39,26 @@ def shares_after(rate: CopyRate, arrived: list[int], done: list[int]) -> list[fl
 @pytest.mark.once
 def test_pauses_shorten_when_cells_arrive_fast_and_lengthen_again():
     """The first window is the baseline; cells may arrive at half the copy rate."""
-    rate = CopyRate(SHARD, 60)
+    warnings: list[str] = []
+    rate = CopyRate(SHARD, 60, warnings.append)
 
     assert shares_after(rate, [0, 49, 51, 80, 30, 20, 10], [0, *[100] * 6]) == [1, 1, 0.5, 0.25, 0.25, 0.5, 1]
-    assert rate.warning is not None
-    assert "shard 1 receives 26 cells a second, and 50 are copied" in rate.warning
-    rate.warning = None
+    assert "shard 1 receives 26 cells a second, and 50 are copied" in warnings[0]
     assert shares_after(rate, [0, 80], [0, 100]) == [1, 0.5]
-    assert rate.warning is None
-    without_pauses = CopyRate(SHARD, 60)
+    without_pauses = CopyRate(SHARD, 60, warnings.append)
     without_pauses.adjust(0, 1_000, 0, pauses=False)
     without_pauses.adjust(100, 1_080, 100, pauses=False)
-    assert without_pauses.warning is None
+    assert len(warnings) == 1
 
 
 @pytest.mark.once
 def test_a_copy_that_does_not_catch_up_warns_and_gives_up():
     """A copy that falls behind without pauses warns; the move ends when the backlog has not shrunk for too long."""
-    rate = CopyRate(SHARD, 20)
+    warnings: list[str] = []
+    rate = CopyRate(SHARD, 20, warnings.append)
 
     assert shares_after(rate, [0, *[200] * 6], [0, *[100] * 6])[-1] == 0
-    assert rate.warning is not None
-    assert "does not catch up" in rate.warning
+    assert "does not catch up" in warnings[-1]
     with pytest.raises(MoveRefused, match="Run the same command again when fewer cells are written"):
         shares_after(rate, [200] * 6, [100] * 6)
 
@@ -68,7 +66,7 @@ def test_a_copy_that_does_not_catch_up_warns_and_gives_up():
 @pytest.mark.once
 def test_steps_are_small_while_applications_are_active():
     """A put waits only briefly for a small step; catching up takes precedence."""
-    rate = CopyRate(SHARD, 60)
+    rate = CopyRate(SHARD, 60, pytest.fail)
     short: Any = [(each, b"", "BASE", 1, b"x" * 824, "") for each in range(10)]
     long: Any = [(1, b"", "BASE", 1, b"x" * 1_000_000, "")]
 
@@ -117,7 +115,7 @@ def test_a_move_that_does_not_catch_up_gives_up_and_continues_later(bench, mover
     bench.put(20)
     job = bench.begin()
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "CopyRate", lambda shard, _: CopyRate(shard, 0))
+        patch.setattr(steps, "CopyRate", lambda shard, _, warn: CopyRate(shard, 0, warn))
         patch.setattr(ShardRun, "rest", lambda *_, **__: bench.put(10))
         movers.move(bench.client, job, outcomes=outcomes)
     assert isinstance(outcomes[0].error, MoveRefused)
