@@ -14,21 +14,14 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.throttle import Thresholds
 
 Kind = Literal["erase", "migrate", "move", "rebuild", "restore", "retain"]
-_COMMANDS: Final[dict[str, str]] = {
-    "erase": "erase run",
-    "migrate": "migrate run",
-    "move": "shards move",
-    "rebuild": "rebuild",
-    "restore": "migrate restore",
-    "retain": "retention run",
-}
-_NAMES: Final[dict[str, str]] = {
-    "erase": "erasure",
-    "migrate": "migration",
-    "move": "move",
-    "rebuild": "rebuild",
-    "restore": "restore",
-    "retain": "retention run",
+_KINDS: Final[dict[str, tuple[str, str]]] = {
+    # kind: (display name, command that runs such jobs)
+    "erase": ("erasure", "erase run"),
+    "migrate": ("migration", "migrate run"),
+    "move": ("move", "shards move"),
+    "rebuild": ("rebuild", "rebuild"),
+    "restore": ("restore", "migrate restore"),
+    "retain": ("retention run", "retention run"),
 }
 
 NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})
@@ -117,29 +110,28 @@ def check_unfinished(job: Job, kind: Kind) -> None:
     job.check_kind(kind)
     if not job.unfinished:
         raise JobConflict(
-            f"cannot continue job {job.job_id}: it is {job.state}; start a new job with "
-            f"'schemaless {_COMMANDS[kind]} --execute'",
+            f"cannot continue job {job.job_id}: it is {job.state}; start a new job with '{start_command(kind)}'",
             job.job_id,
         )
 
 
 def job_name(kind: Kind) -> str:
     """Return the display name of a kind of job."""
-    return _NAMES[kind]
+    return _KINDS[kind][0]
 
 
 def _article(kind: Kind) -> str:
-    return f"{'an' if kind == 'erase' else 'a'} {_NAMES[kind]}"
+    return f"{'an' if kind == 'erase' else 'a'} {job_name(kind)}"
 
 
 def start_command(kind: Kind) -> str:
     """Return the command that starts a job of the given kind."""
-    return f"schemaless {_COMMANDS[kind]} --execute"
+    return f"schemaless {_KINDS[kind][1]} --execute"
 
 
 def continue_command(kind: str, job_id: int) -> str:
     """Return the command that continues a job."""
-    return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
+    return f"schemaless {_KINDS[kind][1]} --execute --job {job_id}"
 
 
 def end_command(kind: str, job_id: int) -> str:

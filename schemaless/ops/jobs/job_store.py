@@ -25,7 +25,7 @@ from schemaless.ops.jobs.job import (
 from schemaless.ops.jobs.leases import JobCatalog, Leases, from_json, parse_time, shard_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.wire.connection import Connection
+from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.sessions import release_lock, take_lock
 
 FAILURES_KEPT: Final = 1_000
@@ -99,7 +99,7 @@ class JobStore:
                     job_id = int(created[0][0])
                 else:
                     if kind not in NOT_EXCLUSIVE:
-                        self._refuse_conflict(connection, shards)
+                        self._refuse_conflict(connection.rows(sql.select_waiting(self._name)), shards)
                     with connection.transaction():
                         job_id = insert(connection)
                 connection.rows(release_lock(lock))
@@ -107,8 +107,14 @@ class JobStore:
 
         return self.job(self.catalog.run(operation))
 
-    def _refuse_conflict(self, connection: Connection, shards: Mapping[int, int]) -> None:
-        for job_id, kind, state, shard in connection.rows(sql.select_waiting(self._name)):
+    def exclusive(self) -> dict[int, int]:
+        """Return the unfinished job that prevents others from working on a shard, by shard number."""
+        rows = self.catalog.rows(sql.select_waiting(self._name))
+        return {int(shard): int(job_id) for job_id, kind, _, shard in rows if kind not in NOT_EXCLUSIVE}
+
+    @staticmethod
+    def _refuse_conflict(waiting: Rows, shards: Mapping[int, int]) -> None:
+        for job_id, kind, state, shard in waiting:
             if shard in shards and kind not in NOT_EXCLUSIVE:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "

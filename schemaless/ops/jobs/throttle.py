@@ -182,7 +182,9 @@ class ClusterWatch:
         self._catalog = catalog
         self._proof_s = proof_s
         self._cache_s = cache_s
-        self._cached: tuple[Thresholds, Look, float] | None = None
+        self._cached: Look | None = None
+        self._polled_s = 0.0
+        self._thresholds = Thresholds()
         self._watch_id = secrets.token_bytes(8)
         self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
         self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
@@ -223,27 +225,29 @@ class ClusterWatch:
             AccessDenied: the account lacks a privilege of the role ``migrate``.
             ServerError: the primary refused a statement.
         """
-        if self._cached is not None:
-            cached_for, cached, polled_s = self._cached
-            if cached_for == thresholds and time.monotonic() - polled_s < self._cache_s:
-                return cached
-        self._cached = None
+        if (
+            self._cached is not None
+            and thresholds == self._thresholds
+            and time.monotonic() - self._polled_s < self._cache_s
+        ):
+            return self._cached
+        self._cached, self._thresholds = None, thresholds
         self._shards.router.refresh_if_due()
         self._follow()
         known = self._shards.routing
         look, problem = None, None
         try:
-            look = self._poll(thresholds, reads, runners)
+            look = self._poll(reads, runners)
         except (TopologyError, ServerError) as error:
             problem = error
         if look is None or look.kind == "unreachable":
             self._shards.router.again(known)
             if self._follow():
-                look = self._poll(thresholds, reads, runners)
+                look = self._poll(reads, runners)
             elif problem is not None:
                 raise problem
         assert look is not None
-        self._cached = thresholds, replace(look, notes=()), time.monotonic()
+        self._cached, self._polled_s = replace(look, notes=()), time.monotonic()
         return look
 
     def _follow(self) -> bool:
@@ -255,7 +259,8 @@ class ClusterWatch:
         self._take_servers(cluster)
         return True
 
-    def _poll(self, thresholds: Thresholds, reads: int, runners: int) -> Look:
+    def _poll(self, reads: int, runners: int) -> Look:
+        thresholds = self._thresholds
         replicas = self._replicas if thresholds.max_lag_s is not None else []
         waits: list[tuple[Kind, str]] = []
         flagged = _flagged(thresholds.flag_file)
@@ -265,23 +270,20 @@ class ClusterWatch:
         for replica in replicas:
             replica.lag_s = None
 
-        def ask(connection: Connection) -> ServerActivity:
-            return self._ask_primary(connection, thresholds)
-
         try:
             try:
-                load = self._primary.ask(ask)
+                load = self._primary.ask(self._ask_primary)
             except TopologyError:
                 # The address may lead to another server now, which only a new connection reaches.
                 self._primary.pool.replace_connections()
-                load = self._primary.ask(ask)
+                load = self._primary.ask(self._ask_primary)
         except (ServerUnavailable, ServerTimeout, OutcomeUnknown) as problem:
             waits.append(("unreachable", f"the primary {problem.node} does not answer: {problem.message}"))
         else:
             for _ in on_servers([(replica.node, replica) for replica in replicas], self._ask_replica, 1):
                 pass
-            waits += filter(None, (self._wait_of(replica, thresholds.max_lag_s) for replica in replicas))
-            waits += self._waits_of(load, thresholds)
+            waits += filter(None, (self._wait_of(replica) for replica in replicas))
+            waits += self._waits_of(load)
         calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
         limit_per_s = thresholds.yield_above_per_s
         yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
@@ -307,7 +309,7 @@ class ClusterWatch:
         for endpoint in (self._primary, *self._replicas):
             endpoint.pool.close()
 
-    def _ask_primary(self, connection: Connection, thresholds: Thresholds) -> ServerActivity:
+    def _ask_primary(self, connection: Connection) -> ServerActivity:
         connection.ensure(_NO_LONG_LOCKS)
         # Do not write to a server that was demoted by a failover.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
@@ -316,9 +318,9 @@ class ClusterWatch:
                 "now, record it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
                 "set-primary'; then run the job again"
             )
-        load = self._load(connection, thresholds)
+        load = self._load(connection)
         self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2
-        if self._replicas and thresholds.max_lag_s is not None:
+        if self._replicas and self._thresholds.max_lag_s is not None:
             try:
                 if not self._began:
                     self._begin(connection)
@@ -336,12 +338,12 @@ class ClusterWatch:
             self._own_calls += 1
         return load
 
-    def _load(self, connection: Connection, thresholds: Thresholds) -> ServerActivity:
+    def _load(self, connection: Connection) -> ServerActivity:
         try:
             return server_activity(connection, history=self._asks_history)
         except AccessDenied:
             self._asks_history = False
-            if thresholds.max_history_length is not None:
+            if self._thresholds.max_history_length is not None:
                 self._notes.append(
                     f"{connection.node} does not show its history length to this account, so max_history_length is not "
                     f"checked; run {own_grant(connection, 'PROCESS')}"
@@ -415,7 +417,8 @@ class ClusterWatch:
         first_us = missing_us if shown_us >= self._written_us[0] else shown_us
         return (time.monotonic_ns() // 1000 - first_us) / 1_000_000
 
-    def _wait_of(self, replica: _Replica, limit_s: float | None) -> tuple[Kind, str] | None:
+    def _wait_of(self, replica: _Replica) -> tuple[Kind, str] | None:
+        limit_s = self._thresholds.max_lag_s
         if isinstance(replica.problem, ServerUnavailable | ServerTimeout):
             return "unreachable", f"replica {replica.node} does not answer: {replica.problem}"
         if replica.lag_s is None:
@@ -426,13 +429,13 @@ class ClusterWatch:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
 
-    def _waits_of(self, load: ServerActivity, thresholds: Thresholds) -> list[tuple[Kind, str]]:
+    def _waits_of(self, load: ServerActivity) -> list[tuple[Kind, str]]:
         waits: list[tuple[Kind, str]] = []
         node = self.cluster.primary
-        limit = thresholds.max_threads_running
+        limit = self._thresholds.max_threads_running
         if limit is not None and load.threads_running > limit:
             waits.append(("threads", f"{node} has {load.threads_running} threads running (limit {limit})"))
-        limit = thresholds.max_history_length
+        limit = self._thresholds.max_history_length
         if limit is not None and load.history_length is not None and load.history_length > limit:
             reason = (
                 f"{node} has {load.history_length:,} transactions to purge (limit {limit:,}); look for a long-running "

@@ -10,7 +10,7 @@ from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict, MoveRefused, ServerUnavailable
-from schemaless.ops.jobs.job import NOT_EXCLUSIVE, Job
+from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
 from schemaless.ops.move import sql
@@ -42,7 +42,7 @@ def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
     Raises:
         MoveRefused: some of the shards cannot be moved.
     """
-    busy = _busy(store)
+    busy = JobStore(store).exclusive()
     refused = [
         shard_plan
         for shard_plan in plan(store, spec, shards)
@@ -114,7 +114,7 @@ def plan(
         pools = internals.shards.pool_for(cluster.primary), internals.shards.pool_for(node)
         if cluster.name != spec.target and is_same_server(*pools):
             raise InvalidInput(f"{cluster.name} and {spec.target} are the same server under two addresses")
-    sizes, speed, busy = shard_table_sizes(store, chosen), _speed(store), _busy(store)
+    sizes, speed, busy = shard_table_sizes(store, chosen), _speed(store), JobStore(store).exclusive()
     space = disk_space_of(internals.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
     needed = 0
@@ -146,17 +146,6 @@ def _check_shard(store: Datastore, shard: int, spec: MoveSpec, at_target: Connec
         return f"it is already on {spec.target}", []
     with session(internals.shards, source.primary, shard) as at_source:
         return obstacle(internals, shard, spec, at_source, at_target)
-
-
-def _busy(store: Datastore) -> dict[int, int]:
-    job_store = JobStore(store)
-    return {
-        state.shard: job.job_id
-        for job in job_store.jobs()
-        if job.unfinished and job.kind not in NOT_EXCLUSIVE
-        for state in job_store.shards(job.job_id, counters=False)
-        if state.state == "waiting"
-    }
 
 
 def _speed(store: Datastore) -> Interval:
