@@ -11,15 +11,18 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S
 from schemaless.ops.jobs.throttle import ClusterWatch
+
+T = TypeVar("T")
 
 _log = logging.getLogger("schemaless")
 
@@ -138,6 +141,37 @@ class ShardRun:
         if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
             return False
         return self._watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
+
+    def paced(
+        self,
+        blocks: Iterator[T],
+        *,
+        gate: Callable[[], None] | None = None,
+        rest: Callable[[float], None] | None = None,
+        save: Callable[[], None] | None = None,
+    ) -> Iterator[T]:
+        """Yield blocks of work at the job's pace: wait before each is read, then checkpoint if due, and rest.
+
+        ``blocks`` reads the next block and changes nothing; the loop's body writes it, in a way that is safe to repeat,
+        and then updates ``state``. A runner that dies anywhere repeats at most the blocks since the last checkpoint.
+
+        Args:
+            blocks: reads a block each time it is advanced.
+            gate: replaces ``gate``.
+            rest: replaces ``rest``; takes the time since the block was begun, in seconds.
+            save: replaces ``checkpoint``.
+        """
+        while True:
+            (gate or self.gate)()
+            began_s = time.monotonic()
+            try:
+                block = next(blocks)
+            except StopIteration:
+                return
+            yield block
+            if self.due():
+                (save or self.checkpoint)()
+            (rest or self.rest)(time.monotonic() - began_s)
 
     def spend(self, amount: int) -> None:
         """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises."""

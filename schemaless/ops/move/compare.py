@@ -9,7 +9,6 @@ without changing anything.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -126,8 +125,10 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
     internals, records, shard = internals_of(store), Records(store), run.state.shard
     database = internals.shards.database(shard)
 
-    def checkpoint(verified_id: int, **changes: str | int) -> None:
-        records.note(run, {"verified_id": verified_id, **changes}, token=record.token, phases=("moved",))
+    last = record.verified_id
+
+    def checkpoint(**changes: str | int) -> None:
+        records.note(run, {"verified_id": last, **changes}, token=record.token, phases=("moved",))
         run.checkpoint()
 
     with session(internals.shards, internals.topology.cluster(record.source).primary, shard) as source:
@@ -138,22 +139,13 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
                 "named cell_moved_..., but there must be exactly one to compare with; was it dropped by hand?"
             )
         comparison = _Comparison(store, shard, source, names[0])
-        blocks, last = comparison.blocks(record.verified_id), record.verified_id
-        while True:
-            run.gate()
-            began_s = time.monotonic()
-            block = next(blocks, None)
-            if block is None:
-                break
+        for block in run.paced(comparison.blocks(last), rest=rest, save=checkpoint):
             for added_id in sorted(block.old.keys() | block.new.keys()):
                 if block.old.get(added_id) != block.new.get(added_id):
                     comparison.settle(run, block, added_id)
             last = block.last
-            if run.due():
-                checkpoint(last)
-            rest(time.monotonic() - began_s)
         rows = int(source.rows(sql.count_rows(database, names[0]))[0][0])
-    checkpoint(last, phase="verified", fence_rows=rows)
+    checkpoint(phase="verified", fence_rows=rows)
 
 
 class _Block(NamedTuple):

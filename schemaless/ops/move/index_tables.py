@@ -10,8 +10,7 @@ the versions that an entry is derived from, so repeating them is safe.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -28,7 +27,7 @@ from schemaless.store.indexes.sql import EntryRow, Layout
 from schemaless.store.indexes.tables import check_tables
 from schemaless.store.internals import Internals
 from schemaless.topology.sql import moving
-from schemaless.wire.connection import split_statements
+from schemaless.wire.connection import Rows, split_statements
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 
@@ -114,23 +113,24 @@ class IndexMover:
         return {entry.layout.table for entry in entries}
 
     def _copy_one(self, fence: Fence, entry: IndexEntry, incoming: Layout) -> None:
-        definition, after = entry.definition, b""
-        fields = definition.all_fields
-        while True:
-            self._gate()
-            began_s = time.monotonic()
-            select = entries_sql.select_entries_after(fence.database, entry.layout, after, _ENTRIES_AT_ONCE)
-            page = fence.reader.rows(select)
+        fields = entry.definition.all_fields
+        for page in self._run.paced(self._pages(fence, entry), gate=self._gate):
             rows = []
             for row in page:
-                values = zip(fields, values_of(definition, row[1:]), strict=True)
+                values = zip(fields, values_of(entry.definition, row[1:]), strict=True)
                 literals = tuple(field.literal(value) for field, value in values)
                 rows.append(EntryRow(bytes(row[0]), literals, tuple(int(ref) for ref in row[1 + len(fields) :])))
             self._insert(fence, rows, lambda part: entries_sql.upsert_entries(fence.database, incoming, part))
+
+    def _pages(self, fence: Fence, entry: IndexEntry) -> Iterator[Rows]:
+        after = b""
+        while True:
+            select = entries_sql.select_entries_after(fence.database, entry.layout, after, _ENTRIES_AT_ONCE)
+            page = fence.reader.rows(select)
+            yield page
             if len(page) < _ENTRIES_AT_ONCE:
                 return
-            after = rows[-1].row_key
-            self._run.rest(time.monotonic() - began_s)
+            after = bytes(page[-1][0])
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
         if rows:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -42,7 +42,7 @@ from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.schema.sql import select_identity
 from schemaless.store.cells.dictionary_replicas import copy_dictionaries
 from schemaless.store.datastore import Datastore
-from schemaless.store.feed.reader import Changes
+from schemaless.store.feed.reader import Changes, RowPage
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql import moving
@@ -302,27 +302,31 @@ class _ShardMove:
 
     def _copy_settled(self, changes: Changes) -> None:
         self._rate.begin()
-        rows: Sequence[CellRow] = ()
-        while True:
-            self._servers.gate()
-            began_s = time.monotonic()
-            limit = self._rate.step_cells(rows, busy=self._servers.busy)
-            page = changes.page(self._shard, self._settled, limit, None, "primary")
-            rows = page.rows
-            self._run.spend(sum(len(row[4]) for row in rows))
-            self._copier.copy(rows, self._settled)
+        pages = self._pages(changes)
+        for page in self._run.paced(pages, gate=self._servers.gate, rest=self._rest, save=self._save):
+            self._run.spend(sum(len(row[4]) for row in page.rows))
+            self._copier.copy(page.rows, self._settled)
             # The job's own calls must not count as those of applications.
             for connection in (self._fence.source, self._fence.target, self._fence.target):
                 discount_read(connection)
-            done = page.next_location == self._settled
             self._settled = page.next_location
-            if self._run.due():
-                self._save()
-            if done:
+
+    def _pages(self, changes: Changes) -> Iterator[RowPage]:
+        rows: Sequence[CellRow] = ()
+        while True:
+            before = self._settled
+            limit = self._rate.step_cells(rows, busy=self._servers.busy)
+            page = changes.page(self._shard, before, limit, None, "primary")
+            rows = page.rows
+            yield page
+            if self._settled == before:
                 return
-            self._servers.rest(time.monotonic() - began_s, self._rate.share)
-            if self._rate.due(time.monotonic() - began_s):
-                self._rate.adjust(self._settled, self._top(), self._copier.cells, pauses=self._servers.busy)
+
+    def _rest(self, worked_s: float) -> None:
+        began_s = time.monotonic() - worked_s
+        self._servers.rest(worked_s, self._rate.share)
+        if self._rate.due(time.monotonic() - began_s):
+            self._rate.adjust(self._settled, self._top(), self._copier.cells, pauses=self._servers.busy)
 
     def _copy_erasures(self, *, fenced: bool = False) -> None:
         fence = self._fence
