@@ -235,16 +235,14 @@ class JobStore:
         rows = self.catalog.rows(sql.select_clusters(self._name, job_id))
         return [
             ClusterState(
-                str(cluster),
+                cluster,
                 runner,
-                None if left is None else float(left),
-                None if ago is None else float(ago),
+                None if left_s is None else float(left_s),
+                None if ago_s is None else float(ago_s),
                 reason,
-                from_json(figures),
-                from_json(waits),
-                from_json(measures),
+                *map(from_json, values),
             )
-            for cluster, runner, left, ago, reason, figures, waits, measures in rows
+            for cluster, runner, left_s, ago_s, reason, *values in rows
         ]
 
     # Budget and failures
@@ -263,27 +261,12 @@ class JobStore:
     def record_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Store cells left unchanged; a cell that is already stored gets the new reason."""
         for start in range(0, len(failures), 100):
-            rows = [
-                (
-                    failure.shard,
-                    failure.added_id,
-                    failure.row_key,
-                    failure.column_name,
-                    failure.ref_key,
-                    failure.reason[:64],
-                    failure.message.encode("ascii", "backslashreplace").decode(),
-                )
-                for failure in failures[start : start + 100]
-            ]
-            self.catalog.execute(sql.insert_failures(self._name, job_id, rows))
+            self.catalog.execute(sql.insert_failures(self._name, job_id, failures[start : start + 100]))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
         """Return the first ``limit`` cells left unchanged, optionally only those in some shards."""
         rows = self.catalog.rows(sql.select_failures(self._name, job_id, limit, shards))
-        return [
-            Failure(int(shard), int(added_id), bytes(row_key), str(column), int(ref_key), str(reason), str(message))
-            for shard, added_id, row_key, column, ref_key, reason, message in rows
-        ]
+        return [Failure(*row) for row in rows]
 
 
 def _job(row: tuple[Any, ...]) -> Job:

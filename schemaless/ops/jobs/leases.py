@@ -197,14 +197,14 @@ def shard_state(row: tuple[Any, ...]) -> ShardState:
     """Convert a row of ``sql.select_shards``."""
     counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row[10:]
     return ShardState(
-        int(row[0]),
-        str(row[1]),
-        **{name: int(value) for name, value in zip(_PROGRESS, row[2:10], strict=True)},
+        row[0],
+        row[1],
+        **dict(zip(_PROGRESS, row[2:10], strict=True)),
         counters=from_json(counters),
-        busy_s=float(busy_s),
-        data_bytes=int(data_bytes),
+        busy_s=busy_s,
+        data_bytes=data_bytes,
         runner=runner,
-        epoch=int(epoch),
+        epoch=epoch,
         lease_left_s=None if left_s is None else float(left_s),
         stop=bool(stop),
         message=message,
