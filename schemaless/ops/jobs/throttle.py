@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 from schemaless.errors import (
     AccessDenied,
@@ -28,7 +28,7 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
-from schemaless.ops.jobs.server_load import ServerActivity, server_activity
+from schemaless.ops.jobs.sql import SELECT_HISTORY_LENGTH, SHOW_ACTIVITY
 from schemaless.topology.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_same_server
@@ -39,7 +39,7 @@ from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, Re
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
-from schemaless.wire.sql.sessions import SELECT_READ_ONLY, set_session
+from schemaless.wire.sql.sessions import NOTHING, SELECT_READ_ONLY, set_session
 
 T = TypeVar("T")
 
@@ -144,6 +144,27 @@ class Look:
     figures: dict[str, Any]
     yields: bool = False
     notes: tuple[str, ...] = ()
+
+
+class _Load(NamedTuple):
+    """Load of a primary at one moment.
+
+    Attributes:
+        threads_running: statements being executed, including the one that reads the status.
+        calls: approximate number of application reads and writes since the server started: SELECTs and INSERTs, minus
+            one for each multi-table UPDATE and each DO. A migration sends one of these for each SELECT of a block: the
+            UPDATE that replaces its bodies, or ``discount_read`` if there is nothing to replace.
+        history_length: transactions waiting to be purged; None if the account may not see it.
+    """
+
+    threads_running: int
+    calls: int
+    history_length: int | None
+
+
+def discount_read(connection: Connection) -> None:
+    """Offset one of the job's own SELECTs in the calls of a primary, lest it count as application load."""
+    connection.execute(NOTHING)
 
 
 class ClusterWatch:
@@ -266,7 +287,7 @@ class ClusterWatch:
         flagged = _flagged(thresholds.flag_file)
         if flagged is not None:
             waits.append(("flag", flagged))
-        load: ServerActivity | None = None
+        load: _Load | None = None
         for replica in replicas:
             replica.lag_s = None
 
@@ -309,7 +330,7 @@ class ClusterWatch:
         for endpoint in (self._primary, *self._replicas):
             endpoint.pool.close()
 
-    def _ask_primary(self, connection: Connection) -> ServerActivity:
+    def _ask_primary(self, connection: Connection) -> _Load:
         connection.ensure(_NO_LONG_LOCKS)
         # Do not write to a server that was demoted by a failover.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
@@ -319,7 +340,7 @@ class ClusterWatch:
                 "set-primary'; then run the job again"
             )
         load = self._load(connection)
-        self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2
+        self._own_calls += 1
         if self._replicas and self._thresholds.max_lag_s is not None:
             try:
                 if not self._began:
@@ -338,19 +359,25 @@ class ClusterWatch:
             self._own_calls += 1
         return load
 
-    def _load(self, connection: Connection) -> ServerActivity:
-        try:
-            return server_activity(connection, history=self._asks_history)
-        except AccessDenied:
-            self._asks_history = False
-            if self._thresholds.max_history_length is not None:
-                self._notes.append(
-                    f"{connection.node} does not show its history length to this account, so max_history_length is not "
-                    f"checked; run {own_grant(connection, 'PROCESS')}"
-                )
-            return server_activity(connection, history=False)
+    def _load(self, connection: Connection) -> _Load:
+        status = {str(name).lower(): int(value) for name, value in connection.rows(SHOW_ACTIVITY)}
+        history_length = status.get("innodb_history_list_length")
+        if history_length is None and self._asks_history:
+            try:
+                rows = connection.rows(SELECT_HISTORY_LENGTH)
+                history_length = int(rows[0][0]) if rows else None
+                self._own_calls += 1
+            except AccessDenied:
+                self._asks_history = False
+                if self._thresholds.max_history_length is not None:
+                    self._notes.append(
+                        f"{connection.node} does not show its history length to this account, so max_history_length "
+                        f"is not checked; run {own_grant(connection, 'PROCESS')}"
+                    )
+        calls = status["com_select"] + status["com_insert"] - status["com_update_multi"] - status["com_do"]
+        return _Load(status["threads_running"], calls, history_length)
 
-    def _calls_per_s(self, load: ServerActivity, reads: int, runners: int) -> float | None:
+    def _calls_per_s(self, load: _Load, reads: int, runners: int) -> float | None:
         """Return the application calls per second over the last polls; None at first."""
         if self._has_catalog is None and self._catalog is not None and self._calls:
             self._has_catalog = is_same_server(self._catalog, self._primary.pool)
@@ -429,7 +456,7 @@ class ClusterWatch:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
 
-    def _waits_of(self, load: ServerActivity) -> list[tuple[Kind, str]]:
+    def _waits_of(self, load: _Load) -> list[tuple[Kind, str]]:
         waits: list[tuple[Kind, str]] = []
         node = self.cluster.primary
         limit = self._thresholds.max_threads_running

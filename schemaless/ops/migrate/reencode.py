@@ -24,7 +24,7 @@ from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, Verifi
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.leases import INTERRUPTED
 from schemaless.ops.jobs.runner import ShardRun, Stopped
-from schemaless.ops.jobs.server_load import discount_read
+from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived
 from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.blocks import BLOCK_BOUNDS, BlockBounds, groups

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 from schemaless.errors import ServerError, ServerTimeout
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.jobs.server_load import discount_read
+from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate import sql
 from schemaless.ops.move.fence import new_token, rename_time_s, side_of, take_locks
 from schemaless.ops.move.sql import drop_table, raise_counter, rename, select_last_event

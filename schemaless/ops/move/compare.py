@@ -18,7 +18,7 @@ from schemaless.cell import StoredCell
 from schemaless.errors import CorruptBody, MoveRefused
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.jobs.server_load import discount_read
+from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.move import sql
 from schemaless.ops.move.fence import session, side_of
 from schemaless.ops.move.record import MoveRecord, Records

@@ -25,7 +25,7 @@ from typing import Final
 
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.jobs.server_load import discount_read
+from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.move import sql
 from schemaless.ops.move.checks import obstacle
 from schemaless.ops.move.compare import verify_shard

@@ -23,9 +23,8 @@ from schemaless.local.description import LocalServer
 from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.server_load import discount_read
 from schemaless.ops.jobs.status import status_of
-from schemaless.ops.jobs.throttle import ClusterWatch, Look, Thresholds
+from schemaless.ops.jobs.throttle import ClusterWatch, Look, Thresholds, discount_read
 from schemaless.ops.migrate.run import run
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.internals import internals_of
