@@ -26,7 +26,7 @@ from schemaless.wire.sql.parts import quoted_table
 T = TypeVar("T")
 
 _INSERT_BYTES: Final = 4 << 20
-_INSERT_ROWS: Final = 2_000
+INSERT_ROWS: Final = 2_000
 _IDS_AT_ONCE: Final = 20_000
 _EVENTS_AT_ONCE: Final = 1_000
 _ROW_BYTES: Final = 200
@@ -56,14 +56,13 @@ class Copier:
         took_s: total duration of the INSERT statements, in seconds.
     """
 
-    def __init__(self, target: Connection, database: str, table: str, max_rows: int = _INSERT_ROWS) -> None:
+    def __init__(self, target: Connection, database: str, table: str) -> None:
         self.cells: int = 0
         self.body_bytes: int = 0
         self.took_s: float = 0.0
         self._target = target
         self._database = database
         self._table = table
-        self._max_rows = max_rows
 
     def seconds_for(self, body_bytes: int) -> float:
         """Estimate, at the measured rate, the seconds for copying that many bytes; 0 before the first INSERT."""
@@ -76,7 +75,7 @@ class Copier:
         statement = sql.select_ids(self._database, self._table, after, rows[-1][0])
         present = {int(row[0]) for row in self._target.rows(statement)}
         missing = [row for row in rows if row[0] not in present]
-        return sum(self._insert(part) for part in _parts(missing, lambda row: len(row[4]), self._max_rows))
+        return sum(self._insert(part) for part in _parts(missing, lambda row: len(row[4])))
 
     def copy_tail(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Tail:
         """Copy the cells above ``after`` that the target lacks.
@@ -108,7 +107,7 @@ class Copier:
                     "and start a new one"
                 )
             missing = [(added_id, length) for added_id, length in lengths.items() if added_id not in present]
-            for part in _parts(missing, itemgetter(1), self._max_rows):
+            for part in _parts(missing, itemgetter(1)):
                 if time.monotonic() >= until_s:
                     return Tail(copied, compared, complete=False)
                 rows = source.rows(sql.select_rows(self._database, table, [added_id for added_id, _ in part]))
@@ -152,13 +151,13 @@ class Copier:
         return size
 
 
-def _parts(items: Sequence[T], body_bytes: Callable[[T], int], max_rows: int) -> Iterator[list[T]]:
+def _parts(items: Sequence[T], body_bytes: Callable[[T], int]) -> Iterator[list[T]]:
     """Divide cells, or what stands for them, into statements; ``body_bytes`` returns the size of a body."""
     part: list[T] = []
     size = 0
     for item in items:
         length = body_bytes(item) + _ROW_BYTES
-        if part and (size + length > _INSERT_BYTES or len(part) == max_rows):
+        if part and (size + length > _INSERT_BYTES or len(part) == INSERT_ROWS):
             yield part
             part, size = [], 0
         part.append(item)

@@ -72,9 +72,9 @@ class Records:
         )
         return [MoveRecord(*row) for row in rows]
 
-    def begin(self, job_id: int, shard: int, source: str, target: str, phase: Phase = "preparing") -> MoveRecord:
+    def begin(self, job_id: int, shard: int, source: str, target: str) -> MoveRecord:
         """Insert the record of a shard's move unless it exists, and return the stored record."""
-        statement = sql.insert_move(self._name, job_id, shard, source, target, phase)
+        statement = sql.insert_move(self._name, job_id, shard, source, target)
         self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True)
         return self.all(job_id, shard)[0]
 

@@ -274,9 +274,9 @@ SELECT_DATABASE_GRANTS: Final = b"SELECT User, Host, Db FROM mysql.db WHERE Sele
 # Catalog
 
 
-def insert_move(catalog: str, job_id: int, shard: int, source: str, target: str, phase: str) -> bytes:
+def insert_move(catalog: str, job_id: int, shard: int, source: str, target: str) -> bytes:
     """Insert a move record unless it exists."""
-    row = (job_id, shard, source, target, phase)
+    row = (job_id, shard, source, target, "preparing")
     return insert(quoted_table(catalog, "shard_move"), "job_id, shard, source, target, phase", [row], ignore=True)
 
 

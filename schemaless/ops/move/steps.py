@@ -60,7 +60,7 @@ _MAX_TAIL_IDS: Final = 50_000
 """Maximum number of ids above the settled one to compare during the cutover."""
 
 _FIRST_BUDGET_S: Final = 0.15
-_BACKOFF: Final = 10
+BACKOFF: Final = 10
 """Pause before the next attempt to cut over, as a multiple of the last attempt's duration."""
 
 _MAX_LAG_S: Final = 1.0
@@ -72,16 +72,15 @@ _LONG_WAIT_S: Final = 1.0
 """Longest wait, in seconds, after which new cells are copied in one go; after a longer wait, copy in regular steps."""
 
 
-def work(store: Datastore, run: ShardRun, backoff: float = _BACKOFF) -> None:
+def work(store: Datastore, run: ShardRun) -> None:
     """Move one shard as far as possible; runs in a worker."""
-    _ShardMove(store, run, backoff).run()
+    _ShardMove(store, run).run()
 
 
 class _ShardMove:
-    def __init__(self, store: Datastore, run: ShardRun, backoff: float) -> None:
+    def __init__(self, store: Datastore, run: ShardRun) -> None:
         self._store = store
         self._run = run
-        self._backoff_factor = backoff
         self._internals = internals_of(store)
         self._shards = self._internals.shards
         self._shard = run.state.shard
@@ -359,7 +358,7 @@ class _ShardMove:
             obstacle = f"is a backup running? {error}"
         if obstacle:
             _log.warning("shard %d cannot be cut over yet; %s", self._shard, obstacle)
-            self._run.pause(self._backoff_factor * self._spec.max_pause_s)
+            self._run.pause(BACKOFF * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
         self._note({"phase": "cutting"})
@@ -385,7 +384,7 @@ class _ShardMove:
     def _back_off(self, began_s: float) -> None:
         took_s = time.monotonic() - began_s
         self._note({"phase": "copying"})
-        self._run.pause(self._backoff_factor * took_s)
+        self._run.pause(BACKOFF * took_s)
 
     def _check_unchanged(self) -> None:
         """Check that the shard has no new tables, and that the catalog still names the same servers.

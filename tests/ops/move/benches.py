@@ -78,7 +78,6 @@ class Movers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[bytes] = []
         self.connection: Connection | None = None
-        self.work = work
         self._thread: int | None = None
         self._point: Point | None = None
         self._numbers = itertools.count()
@@ -108,7 +107,7 @@ class Movers:
             self.sent.clear()
         try:
             with suppress(Killed):
-                outcome = work_on(opening_of(store), job.job_id, SHARD, name, self.work, throttled=False)
+                outcome = work_on(opening_of(store), job.job_id, SHARD, name, work, throttled=False)
                 if outcomes is not None:
                     outcomes.append(outcome)
         finally:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from functools import partial
 
 import pymysql
 import pytest
 
 from schemaless.ops.jobs.worker import Outcome
-from schemaless.ops.move.steps import work
+from schemaless.ops.move import steps
 from schemaless.store.internals import internals_of
 from schemaless.wire.node import Node
 from tests.movers import connected, query
@@ -108,9 +107,9 @@ MORE = [("everything", "source"), ("a backup", "source")]
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
 @pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
-def test_a_server_that_is_blocked_before_a_statement(bench, movers, flavour, what, who):
+def test_a_server_that_is_blocked_before_a_statement(bench, movers, monkeypatch, flavour, what, who):
     """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK or a backup, beside a writer: nothing is lost."""
-    movers.work = partial(work, backoff=0)
+    monkeypatch.setattr(steps, "BACKOFF", 0)
     internals = internals_of(bench.client)
     for number in bench.points(movers, f"{who} {what}", 1):
         job = bench.begin()

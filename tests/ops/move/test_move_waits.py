@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import pytest
 
 from schemaless import Datastore, ServerError, ServerTimeout
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.worker import Outcome
-from schemaless.ops.move import sql, steps
+from schemaless.ops.move import copying, sql, steps
 from schemaless.ops.move.copying import Copier
 from schemaless.ops.move.fence import Fence
 from schemaless.ops.move.record import Records
@@ -110,7 +109,7 @@ def test_a_backup_that_begins_during_the_cut_does_not_take_the_shard_down(bench,
 def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, movers, client, monkeypatch, caplog):
     """While the target flushes the copied cells, an attempt that would take too long ends, and a later one succeeds."""
     job = bench.begin(max_pause_s=0.2)
-    movers.work = partial(steps.work, backoff=0)
+    monkeypatch.setattr(steps, "BACKOFF", 0)
     rename, slow = sql.rename, iter(range(25))
     locked: list[bool] = []
 
@@ -153,8 +152,8 @@ def test_a_tail_that_is_longer_than_measured_is_not_copied_under_the_lock(bench,
     internals = internals_of(client)
     database = internals.shards.database(SHARD)
     job = bench.begin()
-    monkeypatch.setattr(steps, "Copier", partial(Copier, max_rows=1))
-    movers.work = partial(steps.work, backoff=0)
+    monkeypatch.setattr(copying, "INSERT_ROWS", 1)
+    monkeypatch.setattr(steps, "BACKOFF", 0)
     lock, unlock, insert = Fence.lock, Fence.unlock, sql.insert_rows
     waiting: list[int] = []
     """Number of rows copied under the lock, by attempt."""
