@@ -264,19 +264,17 @@ class _ShardMove:
         """
         self._note({"settled_id": self._settled})
         changes = Changes(self._shards)
-        give_up_s: float | None = None
         budget_s = min(_FIRST_BUDGET_S, self._spec.max_pause_s)
         self._run.state.top_id = self._top()
+        self._copy_settled(changes)
+        self._copy_erasures()
+        # As late as possible, because followers repeat all index writes from here on.
+        self._known_tables = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
+        # The limit applies to the cutover only, however long the copy took.
+        give_up_s = time.monotonic() + self._spec.give_up_s
         while True:
             self._copy_settled(changes)
             self._copy_erasures()
-            if give_up_s is None:
-                # As late as possible, because followers repeat all index writes from here on.
-                index_tables = self._indexes.copy(self._fence, self._token)
-                self._known_tables = frozenset(TABLES) | index_tables
-                self._copy_settled(changes)
-            # The limit applies to the cutover only, however long the copy took.
-            give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s
             began_s = time.monotonic()
             self._servers.gate()
             if time.monotonic() - began_s > _LONG_WAIT_S:
