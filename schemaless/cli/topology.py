@@ -8,9 +8,9 @@ from schemaless.base.numbers import shards_text
 from schemaless.cli.options import engine_option, url_option
 from schemaless.cli.topology_failover import (
     adopt,
-    change_data,
     cluster_option,
     lost,
+    say_change,
     say_promotion,
     say_reconnect,
     state_data,
@@ -150,14 +150,11 @@ def add_cluster(
           'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
     """
     change = add(url, primary, name=name, engine=engine, replicas=replicas, timeout_s=timeout_s)
-    if as_json:
-        print_json(change_data(change))
-        return
     cluster = change.cluster
     done = "added" if change.changed else "already exists, and passed the checks"
-    out().print(
-        f"{cluster.name} {done}: {cluster.primary} with {counted(len(cluster.replicas), 'replica')}", markup=False
-    )
+    text = f"{cluster.name} {done}: {cluster.primary} with {counted(len(cluster.replicas), 'replica')}"
+    if say_change(change, text, as_json=as_json):
+        return
     for node, arrived_s in change.arrived_s.items():
         out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to reach {node}", markup=False)
     if change.changed:
@@ -189,13 +186,10 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
           'mysql:///?unix_socket=/run/mysqld/replica.sock'
     """
     change = nodes.add_replica(url, cluster, replica, timeout_s=timeout_s)
-    if as_json:
-        print_json(change_data(change))
-        return
     ((node, arrived_s),) = change.arrived_s.items()
     done = f"added to {cluster}" if change.changed else f"is already a replica of {cluster}, and passed the checks"
-    out().print(f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to arrive", markup=False)
-    if change.changed:
+    text = f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to arrive"
+    if not say_change(change, text, as_json=as_json) and change.changed:
         say_reconnect()
 
 
@@ -214,11 +208,8 @@ def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
       schemaless topology remove-replica --cluster cluster-1 mysql://db-1b:3306/
     """
     change = nodes.remove_replica(url, cluster, replica)
-    if as_json:
-        print_json(change_data(change))
-        return
-    out().print(f"{change.removed[0]} removed from {cluster}", markup=False)
-    say_reconnect()
+    if not say_change(change, f"{change.removed[0]} removed from {cluster}", as_json=as_json):
+        say_reconnect()
 
 
 @topology.command("set-primary")
@@ -260,10 +251,8 @@ def set_primary(
     change = nodes.set_primary(
         url, cluster, primary, keep_old=keep_old, drop_replicas=drop_replicas, timeout_s=timeout_s
     )
-    if as_json:
-        print_json(change_data(change))
+    if say_change(change, f"{change.cluster.primary} is the primary of {cluster}", as_json=as_json):
         return
-    out().print(f"{change.cluster.primary} is the primary of {cluster}", markup=False)
     for node in change.removed:
         note(f"{node} removed from {cluster}")
     if change.old_primary == "unreachable":

@@ -126,13 +126,15 @@ def _common_data(done: Adoption | NodeChange) -> dict[str, Any]:
     return {"changed": done.changed, "cluster": cluster_data(done.cluster), "arrived_ms": arrived_ms}
 
 
-def change_data(change: NodeChange) -> dict[str, Any]:
-    """Return the result of a change for ``--json``."""
-    return {
-        **_common_data(change),
-        "removed": [_node_data(node) for node in change.removed],
-        **facts(change, "old_primary", "url", "errant", "warnings"),
-    }
+def say_change(change: NodeChange, text: str, *, as_json: bool) -> bool:
+    """Print the result of a change, for ``--json`` or as text; return True if nothing more is to be said."""
+    if as_json:
+        removed = [_node_data(node) for node in change.removed]
+        rest = facts(change, "old_primary", "url", "errant", "warnings")
+        print_json({**_common_data(change), "removed": removed, **rest})
+    else:
+        out().print(text, markup=False)
+    return as_json
 
 
 @click.command()
@@ -178,11 +180,9 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     if as_json:
         print_json(adoption_data(done))
         return
-    claimed = f"with claim {done.cluster.epoch}"
-    if done.changed:
-        out().print(f"{done.cluster.primary} is the primary of {cluster}, {claimed}", markup=False)
-    else:
-        out().print(f"{done.cluster.primary} is already the primary of {cluster}, {claimed}", markup=False)
+    already = "" if done.changed else " already"
+    text = f"{done.cluster.primary} is{already} the primary of {cluster}, with claim {done.cluster.epoch}"
+    out().print(text, markup=False)
     say_adoption(done)
 
 
