@@ -166,7 +166,7 @@ class Internals:
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
         """Read the cells with these added_ids from a shard's primary; missing cells are left out."""
         sql = select_by_id(self.shards.database(shard), ids)
-        rows = self.reader.select(shard, sql, "primary", {(added_id,) for added_id in ids}, ADDED_ID)
+        rows = self.reader.select(shard, sql, {(added_id,) for added_id in ids}, ADDED_ID)
         return (self.reader.stored(row, shard) for row in rows)
 
     def chosen_shards(self, shards: Iterable[int] | None) -> list[int]:

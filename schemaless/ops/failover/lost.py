@@ -159,7 +159,7 @@ def _lost_of(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> I
 def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iterator[StoredCell]:
     wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
     sql = select_cells(internals.shards.database(shard), wanted)
-    rows = internals.reader.select(shard, sql, "primary", wanted, PLACE)
+    rows = internals.reader.select(shard, sql, wanted, PLACE)
     by_key = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
     for key, cell in zip(wanted, cells, strict=True):
         stored = by_key.get(key)

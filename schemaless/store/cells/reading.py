@@ -1,18 +1,18 @@
-"""Reading cells by their keys. ``Available`` adds the fallback to replicas."""
+"""Reading cells by their keys, from the primary, from a replica, or from whichever of them answers."""
 
 from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import filterfalse
 from operator import itemgetter
 from typing import Any, Final, cast
 
 from schemaless.base.keys import MAX_REF_KEY, check_column_name, check_ref_key, row_key_bytes
-from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleStoredCell, StoredCell
+from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import Limits, decode_body
 from schemaless.errors import (
@@ -28,10 +28,9 @@ from schemaless.errors import (
 from schemaless.store.cells.paging import Row, read_versions
 from schemaless.store.cells.sql import select_cells, select_column_names, select_latest, select_row, select_versions
 from schemaless.topology.placement import shard_for
-from schemaless.topology.shards import FeedFrom, ReadFrom, Shards, log
-from schemaless.wire.connection import Check, Connection, Rows
+from schemaless.topology.shards import ReadFrom, Shards, log
+from schemaless.wire.connection import Check, Rows
 
-_KEYS_PER_SELECT: Final = 200
 _PAIRS_PER_SELECT: Final = 200
 
 Place = tuple[bytes, str, int]
@@ -48,6 +47,50 @@ PAIR: Final = slice(1, 3)
 
 ROW_KEY: Final = slice(1, 2)
 """The columns of a row that hold its row_key."""
+
+
+@dataclass(slots=True)
+class Source:
+    """Where a single call reads.
+
+    With ``available``, a shard whose primary does not answer is read from a replica for the rest of the call. Cells are
+    immutable, so a cell found there by its full key is correct. A read by part of the key may miss cells or return
+    older versions, so its cells are stale. A cell missing from the replica may still exist on the primary.
+
+    Attributes:
+        read_from: the kind of server.
+        lost: the error of each primary that did not answer, by shard; cells of these shards are stale.
+    """
+
+    read_from: ReadFrom
+    lost: dict[int, ServerError] = field(default_factory=dict)
+
+    def check_absent(self, shard: int, missing: str, found: dict[tuple[uuid.UUID, str], Cell] | None = None) -> None:
+        """Check that a cell which was not found does not exist.
+
+        Args:
+            shard: number of its shard.
+            missing: describes the cell.
+            found: the cells that the call has found.
+
+        Raises:
+            StaleAbsence: a replica was read, which may lack the cell.
+        """
+        lost = self.lost.get(shard)
+        if lost is not None:
+            absence = StaleAbsence(
+                f"the replica does not have {missing}. The primary may, but it does not answer "
+                f"({lost.message}); try again later",
+                node=lost.node,
+                shard=shard,
+                code=lost.code,
+            )
+            absence.retry_after_s = getattr(lost, "retry_after_s", None)
+            absence.found = found or {}
+            raise absence from lost
+
+
+PRIMARY: Final = Source("primary")
 
 
 class Reader:
@@ -71,10 +114,10 @@ class Reader:
         except CorruptBody as error:
             raise error.at(stored.key, stored.shard) from error.__cause__
 
-    def stored(self, row: Row, shard: int) -> StoredCell:
+    def stored(self, row: Row, shard: int, source: Source = PRIMARY) -> StoredCell:
         """Return the cell of a row, with its stored bytes."""
         added_id, row_key, column_name, ref_key, body, created_at = row
-        return StoredCell(
+        return (StaleStoredCell if shard in source.lost else StoredCell)(
             uuid.UUID(bytes=row_key),
             column_name,
             ref_key,
@@ -85,7 +128,7 @@ class Reader:
             self.decode,
         )
 
-    def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
+    def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None, source: Source = PRIMARY) -> Cell:
         """Return the cell of a row, with its document; pass a known ``row_key`` to avoid parsing it again."""
         added_id, row_bytes, column_name, ref_key, body, created_at = row
         key = uuid.UUID(bytes=row_bytes) if row_key is None else row_key
@@ -93,90 +136,110 @@ class Reader:
             document = decode_body(body, self._limits, self.dictionaries)
         except CorruptBody as error:
             raise error.at(CellKey(key, column_name, ref_key), shard) from error.__cause__
-        return Cell(key, column_name, ref_key, document, added_id, datetime.fromisoformat(created_at))
+        kind = StaleCell if shard in source.lost else Cell
+        return kind(key, column_name, ref_key, document, added_id, datetime.fromisoformat(created_at))
 
-    def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
+    def select(
+        self, shard: int, sql: bytes, wanted: Container[Any], key: slice, source: Source = PRIMARY
+    ) -> Sequence[Row]:
         """Send a query for complete cells to a shard.
 
         Args:
             shard: number of the shard.
             sql: the query.
-            read_from: the kind of server to read from.
             wanted: the requested keys.
             key: the columns that hold such a key: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
+            source: where to read.
 
         Raises:
             WrongReply: the reply has a row that was not requested.
         """
-        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=only_requested(wanted, key))
-        return cast("Sequence[Row]", rows)
+        check = only_requested(wanted, key)
+        read_from = source.read_from
+        if read_from == "available":
+            if shard in source.lost:
+                return self._select_from_replica(shard, sql, check, source.lost[shard])
+            read_from = "primary"
+        try:
+            return cast("Sequence[Row]", self._shards.rows(shard, sql, read_from=read_from, check=check))
+        except (ServerUnavailable, ServerTimeout) as error:
+            if source.read_from != "available" or not self._is_down(shard, error):
+                raise
+            source.lost[shard] = error
+            return self._select_from_replica(shard, sql, check, error)
 
-    def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
-        """Yield the existing rows of ``keys``, read outside of any transaction.
+    def _select_from_replica(self, shard: int, sql: bytes, check: Check, lost: ServerError) -> Sequence[Row]:
+        """Query any replica of a shard that answers, or raise the primary's error."""
+        replicas = self._shards.routing.clusters[shard].replicas
+        for node in random.sample(replicas, len(replicas)):
+            try:
+                rows: Any = self._shards.run_on(node, shard, lambda connection: connection.rows(sql, check))
+            except (ServerError, ShardIdentityMismatch) as problem:
+                log.warning("cannot read shard %d from replica %s either: %s", shard, node, problem)
+                continue
+            return cast("Sequence[Row]", rows)
+        raise lost
 
-        Raises:
-            WrongReply: a reply has a row that was not requested.
-        """
-        wanted = list(keys)
-        for start in range(0, len(wanted), _KEYS_PER_SELECT):
-            part = wanted[start : start + _KEYS_PER_SELECT]
-            rows: Any = connection.rows(select_cells(database, part), only_requested(set(part), PLACE))
-            yield from rows
+    def _is_down(self, shard: int, error: ServerError) -> bool:
+        """Return True if a shard's primary is down; False if it is merely slow or the shard is being moved."""
+        if isinstance(error, ServerTimeout):
+            return self._shards.pool_for(self._shards.node_of(shard)).breaker.is_open
+        return not isinstance(error, ShardMoving)
 
     # Reads by key; ``Datastore`` documents them
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
         """Read one version; ``key`` must already be validated."""
-        if read_from == "available":
-            return self._available().version(key, "primary")
-        row = key.row_key.bytes
+        source, row = Source(read_from), key.row_key.bytes
         shard = self._shard_of(row)
         wanted = [(row, key.column_name, key.ref_key)]
-        sql = select_cells(self._shards.database(shard), wanted)
-        return self._live(self.select(shard, sql, read_from, wanted, PLACE), shard)
+        rows = self.select(shard, select_cells(self._shards.database(shard), wanted), wanted, PLACE, source)
+        # Never stale, because it was found by its full key.
+        cell = self._live(rows, shard, PRIMARY)
+        if cell is None:
+            source.check_absent(shard, f"cell {key}")
+        return cell
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
         """Read the version with the highest ref_key."""
-        if read_from == "available":
-            return self._available().latest(row_key, column_name, "primary")
-        wanted = [_pair(row_key, column_name)]
+        source, wanted = Source(read_from), [_pair(row_key, column_name)]
         shard = self._shard_of(wanted[0][0])
-        sql = select_latest(self._shards.database(shard), wanted)
-        return self._live(self.select(shard, sql, read_from, wanted, PAIR), shard)
+        rows = self.select(shard, select_latest(self._shards.database(shard), wanted), wanted, PAIR, source)
+        cell = self._live(rows, shard, source)
+        if cell is None:
+            source.check_absent(shard, _described(*wanted[0]))
+        return cell
 
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest version of each ``(row_key, column_name)``."""
-        if read_from == "available":
-            return self._available().latest_of_many(keys, "primary")
-        cells = (stored.decode() for stored in self.latest_stored(keys, read_from) if not stored.erased)
-        return {(cell.row_key, cell.column_name): cell for cell in cells}
-
-    def latest_stored(
-        self, keys: Iterable[tuple[RowKey, str]], read_from: FeedFrom = "primary"
-    ) -> Iterator[StoredCell]:
-        """Yield the latest version of each ``(row_key, column_name)``, with its stored bytes."""
+        source = Source(read_from)
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
         wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
         for pair in wanted:
             by_shard.setdefault(self._shard_of(pair[0]), []).append(pair)
+        cells: dict[tuple[uuid.UUID, str], Cell] = {}
         for shard, pairs in sorted(by_shard.items()):
             for start in range(0, len(pairs), _PAIRS_PER_SELECT):
                 sql = select_latest(self._shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
-                for row in self.select(shard, sql, read_from, wanted, PAIR):
-                    yield self.stored(row, shard)
+                read = (self.cell(row, shard, source=source) for row in self.select(shard, sql, wanted, PAIR, source))
+                cells |= {(cell.row_key, cell.column_name): cell for cell in read if not cell.erased}
+        for row, name in wanted if source.lost else ():
+            if (uuid.UUID(bytes=row), name) not in cells:
+                source.check_absent(self._shard_of(row), _described(row, name), cells)
+        return cells
 
     def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
         """Read the latest cell of each column of a row."""
-        if read_from == "available":
-            return self._available().row(row_key, "primary")
-        row = row_key_bytes(row_key)
+        source, row = Source(read_from), row_key_bytes(row_key)
         shard = self._shard_of(row)
-        sql = select_row(self._shards.database(shard), row)
-        rows = self.select(shard, sql, read_from, [(row,)], ROW_KEY)
-        cells = (self.cell(stored_row, shard) for stored_row in rows)
-        return {cell.column_name: cell for cell in cells if not cell.erased}
+        rows = self.select(shard, select_row(self._shards.database(shard), row), [(row,)], ROW_KEY, source)
+        read = (self.cell(stored_row, shard, source=source) for stored_row in rows)
+        cells = {cell.column_name: cell for cell in read if not cell.erased}
+        if not cells:
+            source.check_absent(shard, f"row {row.hex()}")
+        return cells
 
     def versions(
         self,
@@ -190,19 +253,15 @@ class Reader:
         include_erased: bool = False,
     ) -> Iterator[StoredCell]:
         """Iterate over versions of one row and column; arguments are checked before the first fetch."""
-        if read_from == "available":
-            return self._available().versions(
-                row_key, column_name, after, before, descending, limit, "primary", include_erased
-            )
         pair = row, _ = _pair(row_key, column_name)
         above = -1 if after is None else check_ref_key(after)
         below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be an int of 0 or more, or None for all versions, got {limit!r}")
-        shard = self._shard_of(row)
+        source, shard = Source(read_from), self._shard_of(row)
         database = self._shards.database(shard)
         rows = read_versions(
-            lambda sql: self.select(shard, sql, read_from, [pair], PAIR),
+            lambda sql: self.select(shard, sql, [pair], PAIR, source),
             lambda after, before, count: select_versions(
                 database, *pair, after, before, descending, count, live_only=not include_erased
             ),
@@ -211,7 +270,17 @@ class Reader:
             descending,
             limit,
         )
-        return (self.stored(stored_row, shard) for stored_row in rows)
+
+        def cells() -> Iterator[StoredCell]:
+            count, stale = 0, False
+            for stored_row in rows:
+                cell = self.stored(stored_row, shard, source)
+                count, stale = count + 1, stale or cell.stale
+                yield cell
+            if count != limit and not stale:
+                source.check_absent(shard, f"more versions of row {row.hex()} in column {column_name}")
+
+        return cells()
 
     def column_names(self, row_key: RowKey, read_from: ReadFrom) -> list[str]:
         """Return the names of a row's columns, sorted."""
@@ -220,150 +289,17 @@ class Reader:
         sql = select_column_names(self._shards.database(shard), row)
         return [str(name) for (name,) in self._shards.rows(shard, sql, read_from=read_from)]
 
-    def _live(self, rows: Sequence[Row], shard: int) -> Cell | None:
+    def _live(self, rows: Sequence[Row], shard: int, source: Source) -> Cell | None:
         """Return the cell of the only row, or None if there is no row or the cell was erased."""
-        cell = self.cell(rows[0], shard) if rows else None
+        cell = self.cell(rows[0], shard, source=source) if rows else None
         return None if cell is None or cell.erased else cell
-
-    def _available(self) -> Available:
-        return Available(self._shards, self._limits, self.dictionaries)
 
     def _shard_of(self, row_key: bytes) -> int:
         return shard_for(row_key, self._shard_count)
 
 
-class Available(Reader):
-    """Reader for a single call with ``read_from="available"``: falls back to a replica if a primary does not answer.
-
-    Cells are immutable, so a cell found on a replica by its full key is correct. A read by part of the key may miss
-    cells or return older versions, so its cells are marked as stale. A cell missing from the replica may still exist on
-    the primary.
-    """
-
-    def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
-        super().__init__(shards, limits, dictionaries)
-        self._lost: dict[int, ServerError] = {}
-
-    def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
-        """Send a query as ``Reader.select`` does, but to the shard's replicas once its primary has failed to answer."""
-        if shard not in self._lost:
-            try:
-                return super().select(shard, sql, "primary", wanted, key)
-            except (ServerUnavailable, ServerTimeout) as error:
-                if not self._is_down(shard, error):
-                    raise
-                self._lost[shard] = error
-        check = only_requested(wanted, key)
-        replicas = self._shards.routing.clusters[shard].replicas
-        for node in random.sample(replicas, len(replicas)):
-            try:
-                rows: Any = self._shards.run_on(node, shard, lambda connection: connection.rows(sql, check))
-            except (ServerError, ShardIdentityMismatch) as problem:
-                log.warning("cannot read shard %d from replica %s either: %s", shard, node, problem)
-                continue
-            return cast("Sequence[Row]", rows)
-        raise self._lost[shard]
-
-    def _is_down(self, shard: int, error: ServerError) -> bool:
-        """Return True if a shard's primary is down; False if it is merely slow or the shard is being moved."""
-        if isinstance(error, ServerTimeout):
-            return self._shards.pool_for(self._shards.node_of(shard)).breaker.is_open
-        return not isinstance(error, ShardMoving)
-
-    def stored(self, row: Row, shard: int) -> StoredCell:
-        """Return the cell of a row, with its stored bytes; marked as stale if a replica was read."""
-        cell = super().stored(row, shard)
-        if shard not in self._lost:
-            return cell
-        return StaleStoredCell(*(getattr(cell, field.name) for field in fields(cell)))
-
-    def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
-        """Return the cell of a row, with its document; marked as stale if a replica was read."""
-        return self.stored(row, shard).decode()
-
-    def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
-        """Read one version, which is never stale because it is found by its full key."""
-        cell = super().version(key, read_from)
-        if cell is None:
-            self._check_absent(self._shard_of(key.row_key.bytes), f"cell {key}")
-            return None
-        return Cell(*(getattr(cell, field.name) for field in fields(cell)))
-
-    def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
-        """Read the version with the highest ref_key from the primary or a replica."""
-        cell = super().latest(row_key, column_name, read_from)
-        if cell is None:
-            row = row_key_bytes(row_key)
-            self._check_absent(self._shard_of(row), f"a cell of row {row.hex()} in column {column_name}")
-        return cell
-
-    def latest_of_many(
-        self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
-    ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest version of each ``(row_key, column_name)`` from its primary or a replica."""
-        wanted = list(keys)
-        cells = super().latest_of_many(wanted, read_from)
-        for row_key, column_name in wanted:
-            row = row_key_bytes(row_key)
-            if (uuid.UUID(bytes=row), column_name) not in cells:
-                shard = self._shard_of(row)
-                self._check_absent(shard, f"a cell of row {row.hex()} in column {column_name}", cells)
-        return cells
-
-    def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
-        """Read the latest cell of each column of a row from the primary or a replica."""
-        cells = super().row(row_key, read_from)
-        if not cells:
-            row = row_key_bytes(row_key)
-            self._check_absent(self._shard_of(row), f"row {row.hex()}")
-        return cells
-
-    def versions(
-        self,
-        row_key: RowKey,
-        column_name: str,
-        after: int | None,
-        before: int | None,
-        descending: bool,
-        limit: int | None,
-        read_from: ReadFrom,
-        include_erased: bool = False,
-    ) -> Iterator[StoredCell]:
-        """Iterate over versions; if some may be missing, one is marked as stale, or ``StaleAbsence`` is raised."""
-        options = (after, before, descending, limit, read_from, include_erased)
-        versions = super().versions(row_key, column_name, *options)
-        return self._check_complete(versions, row_key_bytes(row_key), column_name, limit)
-
-    def _check_complete(
-        self, cells: Iterator[StoredCell], row: bytes, column_name: str, limit: int | None
-    ) -> Iterator[StoredCell]:
-        count, stale = 0, False
-        for cell in cells:
-            count, stale = count + 1, stale or cell.stale
-            yield cell
-        if count != limit and not stale:
-            self._check_absent(self._shard_of(row), f"more versions of row {row.hex()} in column {column_name}")
-
-    def _check_absent(
-        self, shard: int, missing: str, others: Mapping[tuple[uuid.UUID, str], Cell] | None = None
-    ) -> None:
-        """Raise ``StaleAbsence`` if the shard was read from a replica, which may lack the cell.
-
-        Raises:
-            StaleAbsence: a replica was read.
-        """
-        lost = self._lost.get(shard)
-        if lost is not None:
-            absence = StaleAbsence(
-                f"the replica does not have {missing}. The primary may, but it does not answer "
-                f"({lost.message}); try again later",
-                node=lost.node,
-                shard=shard,
-                code=lost.code,
-            )
-            absence.retry_after_s = getattr(lost, "retry_after_s", None)
-            absence.found = others or {}
-            raise absence from lost
+def _described(row: bytes, column_name: str) -> str:
+    return f"a cell of row {row.hex()} in column {column_name}"
 
 
 def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:

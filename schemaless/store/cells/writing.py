@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from schemaless.base.keys import cell_key, check_created_at, check_ref_key
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
@@ -31,8 +31,9 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
+from schemaless.store.cells.paging import Row
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
-from schemaless.store.cells.sql import RETURNING, insert_cells, select_added_id, select_latest_ref_key
+from schemaless.store.cells.sql import RETURNING, insert_cells, select_added_id, select_cells, select_latest_ref_key
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, Rows, split_statements
@@ -45,6 +46,7 @@ _MAX_INSERTS: Final = 20
 _MAX_APPENDS: Final = 10_000
 """Maximum number of attempts at ``append_cell`` while other writers keep taking the next ref_key first."""
 
+_KEYS_PER_SELECT: Final = 200
 _PLACE: Final = operator.attrgetter("place")
 
 
@@ -263,7 +265,7 @@ class Cells:
         """
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
-        for row in self._reader.by_keys(connection, database, wanted):
+        for row in _existing_rows(connection, database, list(wanted)):
             stored = self._reader.stored(row, shard)
             cell = wanted[row[1:4]]
             erasure = erasure_of(stored.body)
@@ -288,6 +290,14 @@ def _same_document(one: EncodedCell, other: EncodedCell) -> bool:
     if is_erased(one.body) or is_erased(other.body):
         return False
     return same_put(one.document(), other.document())
+
+
+def _existing_rows(connection: Connection, database: str, places: Sequence[Place]) -> Iterator[Row]:
+    """Yield the rows that exist, read outside of any transaction."""
+    for start in range(0, len(places), _KEYS_PER_SELECT):
+        part = places[start : start + _KEYS_PER_SELECT]
+        rows: Any = connection.rows(select_cells(database, part), only_requested(set(part), PLACE))
+        yield from rows
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:

@@ -16,7 +16,6 @@ import schemaless
 from schemaless import Cell, Datastore, InvalidInput, ServerUnavailable, StaleAbsence, StaleCell
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
-from schemaless.store.cells import reading
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.topology.replication import has_caught_up_with
@@ -229,11 +228,13 @@ def test_a_replica_fallback_is_marked_stale(lagging, primary):
 @pytest.mark.mysql
 def test_versions_read_from_a_replica_may_be_incomplete(lagging, monkeypatch):
     """If the primary fails between two pages and the replica has no more versions, the end is in doubt."""
-    reader = internals_of(lagging).reader
-    kept = reader._available()
-    kept._lost[0] = ServerUnavailable("gone", node="db-1")
-    monkeypatch.setattr(reading, "Available", lambda *_: kept)
-    monkeypatch.setattr(type(kept), "select", lambda *_: [])
+    shards = internals_of(lagging).shards
+
+    def fails(*_: object, **__: object) -> object:
+        raise ServerUnavailable("gone", node="db-1")
+
+    monkeypatch.setattr(shards, "rows", fails)
+    monkeypatch.setattr(shards, "run_on", lambda *_: ())
     with pytest.raises(StaleAbsence, match="more versions"):
         next(lagging.get_versions(BOTH, "BASE", read_from="available"))
 
