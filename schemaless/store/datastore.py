@@ -505,11 +505,8 @@ class Datastore:
             LocationLost, FeedRefused, CorruptBody: while iterating, as for ``get_cells_for_shard``.
         """
         self._check_feed(shard, location, limit, column_name, read_from)
-        pages = (
-            self._changes.follow(shard, location, limit, column_name, read_from, poll_s)
-            if follow
-            else self._changes.pages(shard, location, limit, column_name, read_from)
-        )
+        poll = poll_s if follow else None
+        pages = self._changes.pages(shard, location, limit, column_name, read_from, poll)
         return (self._reader.cell(row, shard) for page in pages for row in page.rows)
 
     def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:

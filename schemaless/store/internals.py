@@ -16,7 +16,7 @@ from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.dictionaries import StoredDictionaries
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of
-from schemaless.store.cells.paging import PageSize, Row, every_row
+from schemaless.store.cells.paging import PageSize, Row, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader
 from schemaless.store.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.store.cells.writing import Cells
@@ -156,7 +156,7 @@ class Internals:
         return (
             self.reader.stored(row, shard)
             for low, high in parts
-            for row in every_row(read, size, database, low, high, legacy_only=legacy_only, column_name=column_name)
+            for row in Scan(read, database, size, legacy_only, column_name).rows(low, high)
         )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:

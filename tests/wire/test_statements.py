@@ -28,6 +28,7 @@ from schemaless.store.cells.sql import (
 from schemaless.store.feed.sql import select_ids
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
+from schemaless.wire.sql.parts import id_range
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -47,9 +48,9 @@ HOT: dict[str, Callable[[str], bytes]] = {
     "select_added_id": lambda name: select_added_id(name, ROW.bytes, "A", 77),
     "select_row of few": lambda name: select_row(name, uuid.UUID(int=7).bytes),
     "select_column_names of few": lambda name: select_column_names(name, uuid.UUID(int=7).bytes),
-    "select_page_end": lambda name: select_page_end(name, 1_000, None, 20, 1 << 20),
-    "select_page": lambda name: select_page(name, 1_000, None, 20, 1 << 20),
-    "select_page up to": lambda name: select_page(name, 1_000, 1_020, 500, 1 << 20),
+    "select_page_end": lambda name: select_page_end(name, id_range(1_000, None), 20, 1 << 20),
+    "select_page": lambda name: select_page(name, id_range(1_000, None), 20, 1 << 20),
+    "select_page up to": lambda name: select_page(name, id_range(1_000, 1_020), 500, 1 << 20),
     "select_ids": lambda name: select_ids(name, 1_000, 1_020),
     "select_block_end": lambda name: select_block_end(name, 1_000, 20),
     "select_probe": lambda name: select_probe(name, 995, 1_000, 1_020, 8),

@@ -16,7 +16,7 @@ from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, TopologyError
 from schemaless.ops.failover.change import server_of
 from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
-from schemaless.store.cells.paging import PageSize, Row, every_row
+from schemaless.store.cells.paging import PageSize, Row, Scan
 from schemaless.store.cells.reading import PLACE
 from schemaless.store.cells.sql import select_block_end, select_cells, select_id_span, select_keys_digest
 from schemaless.store.datastore import Datastore
@@ -137,7 +137,7 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
             return
         digest = select_keys_digest(database, after, int(last))
         if read(digest) != internals.shards.rows(shard, digest):
-            rows = every_row(read, PageSize(), database, after, int(last))
+            rows = Scan(read, database, PageSize()).rows(after, int(last))
             for cell in _lost_of(internals, shard, _stored(internals, shard, rows)):
                 yield 0, cell
         yield int(last) - after, None

@@ -27,7 +27,7 @@ from schemaless.base.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.errors import InvalidInput
 from schemaless.planning.sampling.page_model import PAGE_BYTES
 from schemaless.planning.sampling.sql import select_probe
-from schemaless.store.cells.paging import PageSize, Row, every_row
+from schemaless.store.cells.paging import PageSize, Row, Scan
 from schemaless.store.cells.sql import select_block_end, select_id_span
 from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.parallel import on_servers
@@ -335,13 +335,11 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:
     """Yield the rows of a window with their bodies, read in pages that fit into memory."""
-    return every_row(
+    return Scan(
         lambda sql, check: shards.rows(window.shard, sql, read_from=read_from, check=check),
-        size,
         shards.database(window.shard),
-        window.after,
-        window.up_to,
-    )
+        size,
+    ).rows(window.after, window.up_to)
 
 
 def _layout(

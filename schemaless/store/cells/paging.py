@@ -15,6 +15,7 @@ from typing import Any, Final
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.store.cells.sql import select_page, select_page_end
 from schemaless.wire.connection import Check, Rows
+from schemaless.wire.sql.parts import id_range
 
 MAX_PAGE_CELLS: Final = 1_000
 _PAGE_BYTES: Final = 1 << 20
@@ -43,88 +44,69 @@ class PageSize:
         self.cells = max(1, min(MAX_PAGE_CELLS, _PAGE_BYTES // (mean_bytes + 1)))
 
 
-def read_page(
-    read: Read,
-    size: PageSize,
-    database: str,
-    after: int,
-    up_to: int | None,
-    limit: int = MAX_PAGE_CELLS,
-    *,
-    legacy_only: bool = False,
-    column_name: str | None = None,
-) -> tuple[Sequence[Row], bool]:
-    """Read the next cells of a shard.
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Reads cells of a shard in ``added_id`` order.
 
-    Args:
+    Attributes:
         read: sends a query to the shard and returns its validated rows.
-        size: the shard's page size; updated from the sizes of the bodies read.
         database: the shard's database.
-        after: return only cells with a higher added_id.
-        up_to: return only cells up to this added_id; None for no upper limit.
-        limit: maximum number of cells.
+        size: the shard's page size; updated from the sizes of the bodies read.
         legacy_only: return only cells whose bodies have no envelope.
         column_name: return only cells of this column.
-
-    Returns:
-        The cells, and whether more may follow.
     """
-    cells = min(limit, size.cells)
 
-    def page(up_to: int | None, max_body_bytes: int) -> Sequence[Row]:
-        rows: Sequence[Row] = read(
-            select_page(
-                database, after, up_to, cells, max_body_bytes, legacy_only=legacy_only, column_name=column_name
-            ),
-            lambda rows: _check_page(rows, after, up_to, column_name),
-        )
-        return rows
+    read: Read
+    database: str
+    size: PageSize
+    legacy_only: bool = False
+    column_name: str | None = None
 
-    while True:
-        rows = page(up_to, MAX_PAGE_BYTES // cells)
-        more = len(rows) == cells
-        if None not in [row[4] for row in rows]:
-            break
-        end = select_page_end(
-            database, after, up_to, cells, _PAGE_BYTES, legacy_only=legacy_only, column_name=column_name
-        )
-        last, count, examined = read(end, None)[0]
-        rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
-        more = count < examined or examined == cells
-        if rows:  # if empty, the cells were erased between the two statements
-            break
-    if rows:
-        size.learn(rows)
-    return rows, more
+    def page(self, after: int, up_to: int | None, limit: int = MAX_PAGE_CELLS) -> tuple[Sequence[Row], bool]:
+        """Return the next cells with ``after < added_id <= up_to`` (None for no upper limit), and whether more follow.
 
+        There are at most ``limit`` cells. More may follow even if the page is empty.
+        """
+        cells = min(limit, self.size.cells)
 
-def _check_page(rows: Rows, after: int, up_to: int | None, column_name: str | None) -> str | None:
-    """Describe how the rows of a page differ from the requested ones; return None if they match."""
-    first, last = rows[0], rows[-1]
-    if not after < first[0] <= last[0] or (up_to is not None and last[0] > up_to):
-        return f"requested added_ids after {after} up to {up_to}, got {first[0]} to {last[0]}"
-    if column_name is not None and first[2] != column_name:
-        return f"requested column {column_name!r}, got {first[2]!r}"
-    return None
+        def page(up_to: int | None, max_body_bytes: int) -> Sequence[Row]:
+            where = id_range(after, up_to, self.legacy_only, self.column_name)
+            rows: Sequence[Row] = self.read(
+                select_page(self.database, where, cells, max_body_bytes), lambda rows: self._check(rows, after, up_to)
+            )
+            return rows
 
-
-def every_row(
-    read: Read,
-    size: PageSize,
-    database: str,
-    after: int,
-    up_to: int | None,
-    *,
-    legacy_only: bool = False,
-    column_name: str | None = None,
-) -> Iterator[Row]:
-    """Yield the cells after ``after``, page by page; arguments as for ``read_page``."""
-    more = True
-    while more:
-        rows, more = read_page(read, size, database, after, up_to, legacy_only=legacy_only, column_name=column_name)
-        yield from rows
+        while True:
+            rows = page(up_to, MAX_PAGE_BYTES // cells)
+            more = len(rows) == cells
+            if None not in [row[4] for row in rows]:
+                break
+            where = id_range(after, up_to, self.legacy_only, self.column_name)
+            last, count, examined = self.read(select_page_end(self.database, where, cells, _PAGE_BYTES), None)[0]
+            rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
+            more = count < examined or examined == cells
+            if rows:  # if empty, the cells were erased between the two statements
+                break
         if rows:
-            after = rows[-1][0]
+            self.size.learn(rows)
+        return rows, more
+
+    def rows(self, after: int, up_to: int | None) -> Iterator[Row]:
+        """Yield the cells with ``after < added_id <= up_to``, page by page."""
+        more = True
+        while more:
+            rows, more = self.page(after, up_to)
+            yield from rows
+            after = rows[-1][0] if rows else after
+
+    def _check(self, rows: Rows, after: int, up_to: int | None) -> str | None:
+        """Describe how the rows of a page differ from the requested ones; return None if they match."""
+        first, last = rows[0], rows[-1]
+        if not after < first[0] <= last[0] or (up_to is not None and last[0] > up_to):
+            return f"requested added_ids after {after} up to {up_to}, got {first[0]} to {last[0]}"
+        if self.column_name is not None and first[2] != self.column_name:
+            return f"requested column {self.column_name!r}, got {first[2]!r}"
+        return None
 
 
 def read_versions(

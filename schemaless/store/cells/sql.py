@@ -166,16 +166,7 @@ def select_by_id(database: str, ids: Iterable[int]) -> bytes:
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, by_id(database), numbers(ids))
 
 
-def select_page_end(
-    database: str,
-    after: int,
-    up_to: int | None,
-    limit: int,
-    max_bytes: int,
-    *,
-    legacy_only: bool = False,
-    column_name: str | None = None,
-) -> bytes:
+def select_page_end(database: str, where: bytes, limit: int, max_bytes: int) -> bytes:
     """Select the end of a page of rows whose bodies have at most ``max_bytes`` in total; a page has at least one row.
 
     The server adds up the sizes before anything is fetched: bodies reach 16 MiB, and adjacent ones may differ by a
@@ -190,25 +181,15 @@ def select_page_end(
         b"GREATEST(1, COUNT(CASE WHEN total<=%d THEN 1 END)), COUNT(*) FROM "
         b"(SELECT added_id, SUM(size) OVER (ORDER BY added_id ROWS UNBOUNDED PRECEDING) AS total FROM "
         b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS page) AS totals"
-        % (max_bytes, max_bytes, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+        % (max_bytes, max_bytes, by_id(database), where, limit)
     )
 
 
-def select_page(
-    database: str,
-    after: int,
-    up_to: int | None,
-    limit: int,
-    max_body_bytes: int,
-    *,
-    legacy_only: bool = False,
-    column_name: str | None = None,
-) -> bytes:
-    """Select the next ``limit`` cells with ``after < added_id <= up_to``; bodies over ``max_body_bytes`` are NULL."""
+def select_page(database: str, where: bytes, limit: int, max_body_bytes: int) -> bytes:
+    """Select the next ``limit`` cells in a range of added_ids; bodies over ``max_body_bytes`` are NULL."""
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
-        b"ORDER BY added_id LIMIT %d"
-        % (max_body_bytes, CREATED_AT, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+        b"ORDER BY added_id LIMIT %d" % (max_body_bytes, CREATED_AT, by_id(database), where, limit)
     )
 
 

@@ -20,12 +20,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
-from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Row, read_page
+from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Row, Scan
 from schemaless.store.cells.sql import select_block_end
 from schemaless.store.feed.settled_ids import SettledIds
 from schemaless.store.feed.settlement import top_id
@@ -159,24 +160,28 @@ class Changes:
         return RowPage(cells, last)
 
     def pages(
-        self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
+        self,
+        shard: int,
+        location: int,
+        limit: int,
+        column_name: str | None,
+        read_from: ReadFrom,
+        poll_s: float | None = None,
     ) -> Iterator[RowPage]:
-        """Yield pages up to the last settled cell."""
+        """Yield pages up to the last settled cell, or forever.
+
+        Args:
+            shard, location, limit, column_name, read_from: as for ``page``.
+            poll_s: interval at which to check for new cells, in seconds; empty pages are then yielded as well, so that
+                callers can act in between. None to end at the last settled cell.
+        """
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
-            if page.next_location == location:
+            is_end = page.next_location == location
+            if is_end and poll_s is None:
                 return
             yield page
-            location = page.next_location
-
-    def follow(
-        self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom, poll_s: float
-    ) -> Iterator[RowPage]:
-        """Yield pages forever, waiting for new cells; also yields empty pages, so that callers can act in between."""
-        while True:
-            page = self.page(shard, location, limit, column_name, read_from)
-            yield page
-            if page.next_location == location:
+            if is_end and poll_s is not None:
                 self.shards.runtime.sleep(min(poll_s, _HELD_POLL_S) if page.held else poll_s)
             location = page.next_location
 
@@ -292,15 +297,9 @@ class Changes:
         self, spot: Spot, after: int, up_to: int | None, limit: int, column_name: str | None = None
     ) -> tuple[Sequence[Row], bool]:
         """Return the next cells, and whether more may follow."""
-        return read_page(
-            lambda sql, check: self._rows(spot, sql, check),
-            self._sizes.setdefault(spot.shard, PageSize()),
-            self.shards.database(spot.shard),
-            after,
-            up_to,
-            limit,
-            column_name=column_name,
-        )
+        size = self._sizes.setdefault(spot.shard, PageSize())
+        read = partial(self._rows, spot)
+        return Scan(read, self.shards.database(spot.shard), size, column_name=column_name).page(after, up_to, limit)
 
     def _check_location(self, spot: Spot, location: int) -> None:
         """Check that the cells up to a location still exist.

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 import schemaless
-from schemaless.store.cells.paging import PageSize, read_page
+from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql
@@ -50,7 +50,7 @@ def test_pages_have_every_cell_once_and_are_never_too_long(uneven, column_name):
     read, size, after, more = Reader(store), PageSize(), 0, True
     seen = []
     while more:
-        rows, more = read_page(read, size, internals_of(store).shards.database(0), after, None, column_name=column_name)
+        rows, more = Scan(read, internals_of(store).shards.database(0), size, column_name=column_name).page(after, None)
         seen += [(row[0], len(row[4])) for row in rows]
         after = rows[-1][0]
 
@@ -77,7 +77,7 @@ def test_pages_of_small_cells_take_one_statement_each(fresh_store):
     read, size, after, more = Reader(fresh_store), PageSize(), 0, True
     counts = []
     while more:
-        rows, more = read_page(read, size, internals_of(fresh_store).shards.database(0), after, None)
+        rows, more = Scan(read, internals_of(fresh_store).shards.database(0), size).page(after, None)
         counts.append(len(rows))
         after = rows[-1][0]
 
@@ -90,4 +90,4 @@ def test_no_page_of_an_empty_shard(fresh_store):
     """An empty shard yields no rows and no promise of more."""
     read = Reader(fresh_store)
 
-    assert read_page(read, PageSize(), internals_of(fresh_store).shards.database(1), 0, None) == ((), False)
+    assert Scan(read, internals_of(fresh_store).shards.database(1), PageSize()).page(0, None) == ((), False)
