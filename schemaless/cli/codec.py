@@ -28,7 +28,7 @@ from schemaless.store.cells.column_codecs import (
     settings,
     unset_column,
 )
-from schemaless.store.cells.dictionaries import DictionaryEntry
+from schemaless.store.cells.dictionary_replicas import Stored
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
@@ -81,7 +81,7 @@ def list_(url: str, as_json: bool) -> int:
     Exit status: 0, or 1 if a dictionary is lost or damaged; 'codec import' restores it from a backup.
     """
     with open_store(url) as store:
-        entries = keeping.entries(internals_of(store).catalog, store.name)
+        entries = internals_of(store).dictionary_replicas.catalog.rows().values()
         columns = settings(internals_of(store).catalog, store.name)
     faulty = any(entry.fault is not None for entry in entries)
     if as_json:
@@ -322,7 +322,9 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
     """
     with open_store(url) as store:
         there = [
-            entry for entry in keeping.entries(internals_of(store).catalog, store.name) if entry.removed_at is None
+            entry
+            for entry in internals_of(store).dictionary_replicas.catalog.rows().values()
+            if entry.removed_at is None
         ]
         chosen = [entry_of(store, number) for number in dictionary_ids] or there
         lines = [
@@ -385,9 +387,9 @@ def _opened(file: str) -> Any:
         raise InvalidInput(f"cannot read {file}: {error.strerror}") from None
 
 
-def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
+def entry_of(store: Datastore, dictionary_id: int) -> Stored:
     """Return the entry of an existing dictionary; InvalidInput if there is none."""
-    for entry in keeping.entries(internals_of(store).catalog, store.name):
+    for entry in internals_of(store).dictionary_replicas.catalog.rows().values():
         if entry.id == dictionary_id and entry.removed_at is None:
             return entry
     raise InvalidInput(
@@ -395,7 +397,7 @@ def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
     )
 
 
-def entry_state(entry: DictionaryEntry) -> str:
+def entry_state(entry: Stored) -> str:
     """Return the state of a dictionary as one word."""
     if entry.removed_at is not None:
         return "removed"
@@ -417,7 +419,7 @@ def number_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else ""
 
 
-def entry_json(entry: DictionaryEntry) -> dict[str, Any]:
+def entry_json(entry: Stored) -> dict[str, Any]:
     """Return a dictionary's entry, for ``--json``."""
     return {
         "dictionary": entry.id,

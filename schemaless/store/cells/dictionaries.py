@@ -11,8 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from schemaless.codec.dictionaries import Dictionaries, Dictionary, not_at_hand
@@ -31,7 +29,6 @@ from schemaless.store.cells.dictionary_replicas import (
     Stored,
     check_copies,
     copy_to_clusters,
-    fault_of,
     highest_id,
     is_id_taken,
 )
@@ -41,31 +38,6 @@ from schemaless.wire.pool import NodePool
 from schemaless.wire.runtime import THREADS, Runtime
 
 _log = logging.getLogger("schemaless")
-
-
-@dataclass(frozen=True, slots=True)
-class DictionaryEntry:
-    """A dictionary as the catalog lists it.
-
-    Attributes:
-        id: the number by which bodies refer to the dictionary.
-        digest: SHA-256 of the content.
-        size_bytes: size of the content.
-        source: description of the training data; JSON values.
-        created_at: UTC.
-        retired_at: time at which it was retired from use in new bodies, UTC; None while it is in use.
-        removed_at: time at which the content was removed, UTC; None if it was not removed.
-        fault: description of the damage; None if the content is intact or was removed.
-    """
-
-    id: int
-    digest: bytes
-    size_bytes: int
-    source: dict[str, Any]
-    created_at: datetime
-    retired_at: datetime | None
-    removed_at: datetime | None
-    fault: str | None
 
 
 class StoredDictionaries:
@@ -149,7 +121,7 @@ class StoredDictionaries:
     @staticmethod
     def _problem(catalog: DictionaryReplica, dictionary_id: int, row: Stored | None) -> SchemalessError:
         if row is None or row.removed_at is not None:
-            reason = "is not in" if row is None else f"was removed on {row.removed_at} UTC from"
+            reason = "is not in" if row is None else f"was removed on {row.removed_at:%Y-%m-%d %H:%M:%S} UTC from"
             return UnknownDictionary(
                 f"compressed with zstd dictionary {dictionary_id}, which {reason} the catalog of {catalog.datastore!r}"
                 "; restore it with 'schemaless codec import' from an export, a dump, an archive or a backup"
@@ -172,45 +144,6 @@ class _InMemory:
         return dictionary
 
 
-def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:
-    """Read and verify every dictionary in the catalog, including removed ones.
-
-    Raises:
-        ServerError: the catalog's server is unreachable or rejects a statement.
-    """
-    rows = pool.run(lambda connection: connection.rows(sql.select_dictionaries(name)))
-    return [_entry(*row) for row in rows]
-
-
-def _entry(
-    dictionary_id: int,
-    content: bytes | None,
-    digest: bytes,
-    size_bytes: int,
-    source: str,
-    created_at: datetime,
-    retired_at: datetime | None,
-    removed_at: datetime | None,
-) -> DictionaryEntry:
-    fault = None
-    if removed_at is None:
-        fault = "its content is missing" if content is None else fault_of(dictionary_id, bytes(content), bytes(digest))
-    return DictionaryEntry(
-        dictionary_id,
-        bytes(digest),
-        size_bytes,
-        json.loads(source),
-        _utc(created_at),
-        None if retired_at is None else _utc(retired_at),
-        None if removed_at is None else _utc(removed_at),
-        fault,
-    )
-
-
-def _utc(at: datetime) -> datetime:
-    return at.replace(tzinfo=UTC)
-
-
 def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
 
@@ -226,7 +159,7 @@ def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source
     kept = dictionary_replicas.catalog.pool.run_once(
         lambda connection: _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
     )
-    copy_to_clusters(dictionary_replicas, kept, json.dumps(source))
+    copy_to_clusters(dictionary_replicas, kept, source)
     return kept
 
 
@@ -261,7 +194,7 @@ def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, sourc
         return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
 
     kept = dictionary_replicas.catalog.pool.run_once(write)
-    copy_to_clusters(dictionary_replicas, kept, json.dumps(source))
+    copy_to_clusters(dictionary_replicas, kept, source)
     return kept
 
 

@@ -8,11 +8,12 @@ clusters. The copies are in the database ``<datastore>_heartbeat``, in a table l
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
 
 from schemaless.base.keys import heartbeat_database
 from schemaless.codec.dictionaries import Dictionary
@@ -26,22 +27,30 @@ from schemaless.wire.pool import NodePool
 
 _log = logging.getLogger("schemaless")
 
+T = TypeVar("T")
+
 
 class Stored(NamedTuple):
     """A row of a dictionary table.
 
     Attributes:
-        id: number of the dictionary.
+        id: the number by which bodies refer to the dictionary.
         content: the dictionary's bytes; None if they were removed.
         digest: SHA-256 of the content as it was written.
-        source: description of the training data, as JSON text.
+        size_bytes: size of the content.
+        source: description of the training data; JSON values.
+        created_at: UTC.
+        retired_at: time at which it was retired from use in new bodies, UTC; None while it is in use.
         removed_at: time at which the content was removed, UTC; None if it was not removed.
     """
 
     id: int
     content: bytes | None
     digest: bytes
-    source: str
+    size_bytes: int
+    source: dict[str, Any]
+    created_at: datetime
+    retired_at: datetime | None
     removed_at: datetime | None
 
     @property
@@ -103,8 +112,8 @@ class DictionaryReplica:
                 raise
             return []
         return [
-            Stored(int(row[0]), None if row[1] is None else bytes(row[1]), bytes(row[2]), str(row[4]), row[7])
-            for row in rows
+            Stored(number, content, digest, size, json.loads(source), *(at and at.replace(tzinfo=UTC) for at in times))
+            for number, content, digest, size, source, *times in rows
         ]
 
     def highest(self) -> int:
@@ -115,7 +124,7 @@ class DictionaryReplica:
             return 0
         return int(rows[0][0])
 
-    def put(self, dictionary: Dictionary, source: str) -> bool:
+    def put(self, dictionary: Dictionary, source: dict[str, Any]) -> bool:
         """Write a copy unless there is an intact one, and read it back.
 
         Returns:
@@ -145,9 +154,11 @@ class DictionaryReplica:
             )
         return True
 
-    def write(self, dictionary: Dictionary, source: str) -> None:
+    def write(self, dictionary: Dictionary, source: dict[str, Any]) -> None:
         """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run`` does."""
-        statement = sql.upsert_dictionary(self.database, dictionary.id, dictionary.content, dictionary.digest, source)
+        statement = sql.upsert_dictionary(
+            self.database, dictionary.id, dictionary.content, dictionary.digest, json.dumps(source)
+        )
         self.pool.run(lambda connection: connection.execute(statement), writes=True)
 
     def remove(self, dictionary_id: int) -> None:
@@ -195,7 +206,7 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 # ---- operations on all copies
 
 
-def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
+def copy_to_clusters(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> None:
     """Write a dictionary to every cluster that has no intact copy, and read it back.
 
     A failure on a cluster without shards is ignored, because a move to it copies the dictionaries before any shard.
@@ -236,28 +247,23 @@ def highest_id(dictionary_replicas: DictionaryReplicas) -> int:
     Raises:
         ServerError: a cluster that has shards is unreachable or rejects a statement.
     """
-    highest = 0
-    for replica in dictionary_replicas.copies:
-        try:
-            highest = max(highest, replica.highest())
-        except ServerError:
-            if replica.in_use:
-                raise
-    return highest
+    return max(_from_copies(dictionary_replicas, DictionaryReplica.highest), default=0)
 
 
 def is_id_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
     """Return True if another dictionary has the same id on some cluster; raises as ``highest_id`` does."""
+    rows = _from_copies(dictionary_replicas, lambda replica: replica.row(dictionary.id))
+    return any(row is not None and row.dictionary not in (None, dictionary) for row in rows)
+
+
+def _from_copies(dictionary_replicas: DictionaryReplicas, read: Callable[[DictionaryReplica], T]) -> Iterator[T]:
+    """Yield what ``read`` finds on each cluster; errors of clusters without shards are ignored."""
     for replica in dictionary_replicas.copies:
         try:
-            row = replica.row(dictionary.id)
+            yield read(replica)
         except ServerError:
             if replica.in_use:
                 raise
-            continue
-        if row is not None and row.dictionary not in (None, dictionary):
-            return True
-    return False
 
 
 def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryReplica) -> int:
@@ -365,9 +371,9 @@ def _difference(row: Stored, copy: Stored | None, replica: DictionaryReplica) ->
 _REPAIR = "'schemaless schema upgrade' repairs this from any intact copy"
 
 
-def _intact(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
+def _intact(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, dict[str, Any]]]:
     """Return each dictionary that was not removed and has an intact copy, from the first table that has one."""
-    intact: dict[int, tuple[Dictionary, str]] = {}
+    intact: dict[int, tuple[Dictionary, dict[str, Any]]] = {}
     removed = {row.id for row in next(iter(rows.values())).values() if row.removed}
     for of_replica in rows.values():
         for row in of_replica.values():

@@ -23,7 +23,7 @@ from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.capacity.measure import measure
-from schemaless.store.cells.dictionaries import bring, entries, parse_dictionary_line
+from schemaless.store.cells.dictionaries import bring, parse_dictionary_line
 from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, set_to, training
 from tests.ops.migrate.originals import restore
@@ -201,7 +201,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         assert read(copy) == documents
         assert check(copy).faults == {}
         assert named(copy) == {dictionary.id + 1 if taken else dictionary.id}
-        assert len(entries(internals_of(copy).catalog, copy.name)) == (1 if other is None else 2)
+        assert len([*internals_of(copy).dictionary_replicas.catalog.rows().values()]) == (1 if other is None else 2)
         if not taken:
             assert bodies(copy) == bodies(fresh_store)
         # Documents need no dictionary; they are encoded with the codec of the column.

@@ -33,7 +33,7 @@ from schemaless.ops.admin.dictionary_removal import remove
 from schemaless.store.cells import column_codecs as columns
 from schemaless.store.cells import dictionaries
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings, unset_column
-from schemaless.store.cells.dictionaries import bring, entries, keep
+from schemaless.store.cells.dictionaries import bring, keep
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica, Stored
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
@@ -312,7 +312,7 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
     )
     by_root(f"DELETE FROM {{table}} WHERE dictionary_id={FIRST_ID + 9}")
     assert kept(admin, 2700).id == FIRST_ID + 10
-    found = entries(internals_of(admin).catalog, admin.name)
+    found = [*internals_of(admin).dictionary_replicas.catalog.rows().values()]
     assert [each.fault for each in found] == [None] * 4
     assert all(each.size_bytes == 2_048 for each in found)
 
@@ -377,9 +377,9 @@ def test_removal_is_refused_while_anything_may_need_it(
     with pytest.raises(DictionaryInUse, match="needs it") as raised:
         remove(admin, dictionary.id, grace_s=0)
     assert COLUMN in str(raised.value)
-    assert [each.fault for each in entries(internals_of(admin).catalog, admin.name)] == [None]
+    assert [each.fault for each in [*internals_of(admin).dictionary_replicas.catalog.rows().values()]] == [None]
     set_to(admin, dictionary.id)
-    assert entries(internals_of(admin).catalog, admin.name)[0].retired_at is None, "taken back"
+    assert internals_of(admin).dictionary_replicas.catalog.row(dictionary.id).retired_at is None, "taken back"
 
 
 def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_store: Datastore) -> None:
@@ -396,7 +396,7 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
     remove(admin, dictionary.id, grace_s=0)
     done = remove(admin, dictionary.id, grace_s=0)
     assert (done.removed, done.cells) == (True, 30)
-    assert entries(internals_of(admin).catalog, admin.name)[0].removed_at is not None
+    assert internals_of(admin).dictionary_replicas.catalog.row(dictionary.id).removed_at is not None
     with pytest.raises(UnknownDictionary, match="was removed on"):
         internals_of(fresh_store).dictionaries.get(dictionary.id)
     with pytest.raises(InvalidInput):
