@@ -36,7 +36,6 @@ from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.sampling.advice import ColumnAdvice, advise, train_column
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
-from schemaless.store.cells.dictionaries import keep
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
@@ -183,7 +182,7 @@ def follow(store: Datastore, advice: Sequence[ColumnAdvice]) -> None:
             training, source = train_column(
                 store, each.column_name, replace(codec_named(codec.name), level=3), seed=each.seed
             )
-            number = keep(internals_of(store).dictionary_replicas, training.dictionary, source).id
+            number = internals_of(store).dictionary_replicas.keep(training.dictionary, source).id
         set_column(
             internals_of(store).dictionary_replicas, ColumnSetting(each.column_name, codec.name, codec.level, number)
         )
@@ -215,7 +214,7 @@ def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
             codec_named("msgpack+zstd"),
             values="real",
         )
-        kept = keep(internals_of(store).dictionary_replicas, training.dictionary, {})
+        kept = internals_of(store).dictionary_replicas.keep(training.dictionary, {})
         set_column(internals_of(store).dictionary_replicas, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
     some = [body for _, _, body in logbooks[2000:2050]]
     took: dict[tuple[str, str], list[float]] = {}

@@ -13,7 +13,6 @@ from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
 from schemaless.codec.training import Training, train
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
-from schemaless.store.cells.dictionaries import keep
 from schemaless.store.internals import internals_of
 
 COLUMN = "TRIP"
@@ -42,7 +41,7 @@ def training(seed: int = 0) -> Training:
 
 def kept(admin: Datastore, seed: int = 0) -> Dictionary:
     """Keep one in a catalog."""
-    return keep(internals_of(admin).dictionary_replicas, training(seed).dictionary, {"column": COLUMN})
+    return internals_of(admin).dictionary_replicas.keep(training(seed).dictionary, {"column": COLUMN})
 
 
 def everywhere(admin: Datastore, sql: str) -> None:

@@ -96,12 +96,12 @@ def list_(url: str, as_json: bool) -> int:
             [
                 [
                     str(entry.id),
-                    str(entry.source.get("column", "")),
+                    str(entry.description.get("column", "")),
                     entry_state(entry),
                     f"{entry.size_bytes:,}",
-                    number_text(entry.source.get("rows")),
-                    number_text(entry.source.get("cells")),
-                    f"{entry.source['judged_share']:.1%}" if "judged_share" in entry.source else "",
+                    number_text(entry.description.get("rows")),
+                    number_text(entry.description.get("cells")),
+                    f"{entry.description['judged_share']:.1%}" if "judged_share" in entry.description else "",
                     f"{entry.created_at:%Y-%m-%d %H:%M}",
                     entry.digest.hex()[:16],
                 ]
@@ -180,11 +180,7 @@ def train(
                 values=values,
                 listener=listener,
             )
-        kept = (
-            keeping.keep(internals_of(store).dictionary_replicas, training.dictionary, source)
-            if training.helps
-            else None
-        )
+        kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
     if as_json:
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED
@@ -328,7 +324,8 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
         ]
         chosen = [entry_of(store, number) for number in dictionary_ids] or there
         lines = [
-            keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen
+            keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.description)
+            for entry in chosen
         ]
     with data_output(output) as sink:
         for line in lines:
@@ -366,7 +363,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
                 dictionary, source = keeping.parse_dictionary_line(json.loads(line))
             except (InvalidInput, ValueError) as error:
                 raise InvalidInput(f"{file}, line {number}: {error}") from None
-            kept = keeping.bring(internals_of(store).dictionary_replicas, dictionary, source)
+            kept = internals_of(store).dictionary_replicas.bring(dictionary, source)
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
         raise InvalidInput(f"{file}: none of its lines is a dictionary")
@@ -427,7 +424,8 @@ def entry_json(entry: Stored) -> dict[str, Any]:
         "fault": entry.fault,
         "sha256": entry.digest.hex(),
         "bytes": entry.size_bytes,
-        **facts(entry, "source", "created_at", "retired_at", "removed_at"),
+        "source": entry.description,
+        **facts(entry, "created_at", "retired_at", "removed_at"),
     }
 
 

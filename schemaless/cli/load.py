@@ -20,7 +20,6 @@ from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin import ndjson as loading
 from schemaless.ops.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
-from schemaless.store.cells.dictionaries import bring
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
@@ -208,7 +207,5 @@ def _reader(
     internals = internals_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
-    dictionaries = loading.DumpDictionaries(
-        internals.dictionaries, functools.partial(bring, internals.dictionary_replicas)
-    )
+    dictionaries = loading.DumpDictionaries(internals.dictionaries, internals.dictionary_replicas.bring)
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)

@@ -15,7 +15,7 @@ from schemaless.cell import StoredCell
 from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.dictionaries import StoredDictionaries
-from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of
+from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.cells.paging import PageSize, Row, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader
 from schemaless.store.cells.sql import select_block_end, select_by_id, select_id_span
@@ -105,7 +105,7 @@ class Internals:
     @property
     def dictionary_replicas(self) -> DictionaryReplicas:
         """The catalog's dictionaries and the copies on the clusters."""
-        return dictionary_replicas_of(self.topology, self.catalog, self.shards.pool_for)
+        return DictionaryReplicas.of(self.topology, self.catalog, self.shards.pool_for)
 
     @property
     def _catalog_node(self) -> Node:

@@ -18,7 +18,7 @@ from schemaless.errors import DictionaryInUse, InvalidInput
 from schemaless.ops.admin.sql import select_unfinished_specs
 from schemaless.schema.sql import select_moved_tables
 from schemaless.store.cells import sql as cells_sql
-from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, remove_copies
+from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.cells.sql import select_named
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -106,7 +106,7 @@ def remove(
         connection.execute(cells_sql.remove_dictionary(store.name, dictionary_id))
 
     internals.catalog.run_once(second_step)
-    remove_copies(internals.dictionary_replicas, dictionary_id)
+    internals.dictionary_replicas.remove(dictionary_id)
     return Retired(removed=True, cells=cells)
 
 

@@ -13,7 +13,7 @@ from schemaless.errors import InvalidInput, SchemalessError, ServerError, Server
 from schemaless.schema.creation import upgrade
 from schemaless.schema.databases import Identity, version_of
 from schemaless.schema.versions import Branch, head
-from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of, level
+from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.topology.catalog import find_catalog, identities, read_catalog, record_identities
 from schemaless.wire.errors import ConnectionLost, DatabaseMissing
 from schemaless.wire.node import Node
@@ -152,7 +152,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
         for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
             outcomes[database.name] = changed, message
             listener(Advanced())
-        copied = level(dictionary_replicas)
+        copied = dictionary_replicas.level()
         outcome.failed.update({f"{replica.database} of {replica.cluster}": why for replica, why in copied.items()})
         for shard in shards:
             changed, message = outcomes[shard.name]
@@ -213,7 +213,7 @@ def _databases(
                 shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
         yield (
             [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))],
-            dictionary_replicas_of(topology, catalog, pools.pool_for),
+            DictionaryReplicas.of(topology, catalog, pools.pool_for),
         )
         if upgrade_catalog is not None:
             try:

@@ -13,7 +13,7 @@ from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S, NodeChange
 from schemaless.ops.failover.promotion import last_claim
 from schemaless.schema.databases import databases_like
 from schemaless.schema.engines import check_server, engine_named
-from schemaless.store.cells.dictionary_replicas import DictionaryReplica, copy_dictionaries, dictionary_replicas_of
+from schemaless.store.cells.dictionary_replicas import DictionaryReplica, DictionaryReplicas
 from schemaless.topology.catalog import write_new_cluster
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
@@ -76,8 +76,8 @@ def add_cluster(
             check_server(change.pool(new_node), engine)
         _create_database(pool, change.topology.name)
         # Before the catalog names the cluster; a move copies dictionaries that are created after this.
-        dictionary_replicas = dictionary_replicas_of(change.topology, home, change.pool)
-        copy_dictionaries(dictionary_replicas, DictionaryReplica(pool, change.topology.name, name))
+        dictionary_replicas = DictionaryReplicas.of(change.topology, home, change.pool)
+        dictionary_replicas.copy_all(DictionaryReplica(pool, change.topology.name, name))
         arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
         write_new_cluster(home, change.topology, cluster, change.identities([cluster, *change.topology.clusters]))
         return NodeChange(cluster, True, arrived_s)

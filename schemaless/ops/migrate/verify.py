@@ -51,7 +51,6 @@ from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.replicas import PrimaryWaits, ReplicaLags, differing, top_beyond
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.tally import Counts
-from schemaless.store.cells.dictionary_replicas import differences
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
@@ -159,7 +158,7 @@ def check(
     each cluster must be intact. The arguments and errors are the same as for ``verify``.
     """
     report = verify(store, shards, CELLS, workers=workers, listener=listener)
-    for message in differences(internals_of(store).dictionary_replicas):
+    for message in internals_of(store).dictionary_replicas.differences():
         report.faults[DictionaryDamaged.__name__] += 1
         listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
     return report

@@ -40,7 +40,6 @@ from schemaless.schema.creation import create_incoming
 from schemaless.schema.databases import Identity, check_identity, next_id
 from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.schema.sql import select_identity
-from schemaless.store.cells.dictionary_replicas import copy_dictionaries
 from schemaless.store.datastore import Datastore
 from schemaless.store.feed.reader import Changes, RowPage
 from schemaless.store.internals import Internals, internals_of
@@ -486,7 +485,7 @@ def _fingerprint(cluster: Cluster, connection: Connection) -> str:
 
 def _copy_dictionaries(internals: Internals, cluster: str) -> None:
     replicas = internals.dictionary_replicas
-    copy_dictionaries(replicas, next(replica for replica in replicas.copies if replica.cluster == cluster))
+    replicas.copy_all(next(replica for replica in replicas.copies if replica.cluster == cluster))
 
 
 def _identity(topology: Topology, shard: int) -> Identity:

@@ -20,7 +20,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
 from schemaless.store.cells import sql
-from schemaless.store.cells.dictionary_replicas import DictionaryReplicas, copy_to_clusters
+from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
@@ -131,7 +131,7 @@ def _copy_everywhere(dictionary_replicas: DictionaryReplicas, dictionary_id: int
             f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}. Restore it from a cluster's copy with "
             "'schemaless schema upgrade', or from a file with 'schemaless codec import'"
         )
-    copy_to_clusters(dictionary_replicas, dictionary, row.source)
+    dictionary_replicas.copy(dictionary, row.source)
 
 
 def _missing(dictionary_id: int) -> InvalidInput:

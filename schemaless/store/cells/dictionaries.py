@@ -27,13 +27,7 @@ from schemaless.store.cells.dictionary_replicas import (
     DictionaryReplica,
     DictionaryReplicas,
     Stored,
-    check_copies,
-    copy_to_clusters,
-    highest_id,
-    is_id_taken,
 )
-from schemaless.topology.sql import catalog as catalog_sql
-from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 from schemaless.wire.runtime import THREADS, Runtime
 
@@ -92,7 +86,7 @@ class StoredDictionaries:
             )
         self._cache.pop(dictionary_id, None)
         dictionary = self.get(dictionary_id)
-        check_copies(dictionary_replicas, dictionary)
+        dictionary_replicas.check(dictionary)
         return dictionary
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
@@ -142,92 +136,6 @@ class _InMemory:
         if dictionary is None:
             raise not_at_hand(dictionary_id)
         return dictionary
-
-
-def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Store a new dictionary in the catalog and on every cluster, and return it with its final id.
-
-    Equal content is stored only once, regardless of its id. A new id is higher than any id on any cluster, so that a
-    catalog that has lost its newest dictionary in a failover does not reuse the number.
-
-    Raises:
-        AccessDenied: the account lacks the privileges of the role ``admin``.
-        OutcomeUnknown: the reply was lost; repeat the call.
-        ServerError: a server is unreachable or rejects a statement; repeat the call.
-    """
-    highest = highest_id(dictionary_replicas)
-    kept = dictionary_replicas.catalog.pool.run_once(
-        lambda connection: _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
-    )
-    copy_to_clusters(dictionary_replicas, kept, source)
-    return kept
-
-
-def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Import a dictionary into the catalog and every cluster, and return it with its final id.
-
-    The id is kept unless another dictionary has it; then the id of an equal dictionary is used, or a new one. A
-    dictionary that was lost, damaged or removed here is restored.
-
-    Raises:
-        AccessDenied: the account lacks the privileges of the role ``admin``. Not raised if the dictionary is already
-            stored.
-        OutcomeUnknown: the reply was lost; repeat the call.
-        ServerError: a server is unreachable or rejects a statement; repeat the call.
-    """
-    name = dictionary_replicas.catalog.database
-    highest = highest_id(dictionary_replicas)
-    taken = is_id_taken(dictionary_replicas, dictionary)
-
-    def write(connection: Connection) -> Dictionary:
-        rows = connection.rows(sql.select_dictionary(name, dictionary.id))
-        if not rows and not taken:
-            return _insert(connection, name, dictionary, source)
-        if not rows:
-            return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
-        content, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
-        if content == dictionary.content and digest == dictionary.digest:
-            return dictionary
-        if digest == dictionary.digest or content == dictionary.content:
-            connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
-            return dictionary
-        return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
-
-    kept = dictionary_replicas.catalog.pool.run_once(write)
-    copy_to_clusters(dictionary_replicas, kept, source)
-    return kept
-
-
-def _found_or_inserted(
-    connection: Connection,
-    dictionary_replicas: DictionaryReplicas,
-    dictionary: Dictionary,
-    source: dict[str, Any],
-    highest: int,
-) -> Dictionary:
-    """Return a stored dictionary with equal content, or insert this one with an id above ``highest``."""
-    name = dictionary_replicas.catalog.database
-    for dictionary_id, content in connection.rows(sql.select_dictionaries_of_size(name, len(dictionary.content))):
-        same = dictionary.renumbered(int(dictionary_id))
-        if same.content == bytes(content):
-            return same
-    # Serialised, because two inserts above the same number would choose the same id.
-    connection.rows(catalog_sql.lock_datastore(name))
-    new_id = connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), None)).last_id
-    if new_id > highest:
-        return _filled(connection, name, dictionary.renumbered(new_id))
-    connection.execute(sql.delete_dictionary(name, new_id))
-    return _insert(connection, name, dictionary.renumbered(highest + 1), source)
-
-
-def _insert(connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), dictionary.id))
-    return _filled(connection, name, dictionary)
-
-
-def _filled(connection: Connection, name: str, dictionary: Dictionary) -> Dictionary:
-    connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
-    return dictionary
 
 
 # ---- export and import

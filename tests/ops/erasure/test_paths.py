@@ -45,7 +45,6 @@ from schemaless.ops.move.copying import Copier
 from schemaless.ops.move.fence import Side
 from schemaless.ops.move.spec import MoveSpec
 from schemaless.ops.retention.replay import replay
-from schemaless.store.cells.dictionaries import keep
 from schemaless.store.erasures import sql as erasures_sql
 from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
@@ -115,7 +114,7 @@ def test_dictionary_that_holds_a_value_is_reported(root, row, admin_url):
     samples = [json.dumps({"who": MARKER, "n": number}).encode() for number in range(300)]
     trained = zstandard.train_dictionary(512, samples, dict_id=40_000)
     assert MARKER.encode() in trained.as_bytes()
-    kept = keep(internals_of(root).dictionary_replicas, Dictionary(trained.as_bytes()), {})
+    kept = internals_of(root).dictionary_replicas.keep(Dictionary(trained.as_bytes()), {})
     root.put_cell(row, "BASE", 1, document(1))
     number = erase(root, [row])
 

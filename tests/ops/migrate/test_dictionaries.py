@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import uuid
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.capacity.measure import measure
-from schemaless.store.cells.dictionaries import bring, parse_dictionary_line
+from schemaless.store.cells.dictionaries import parse_dictionary_line
 from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, set_to, training
 from tests.ops.migrate.originals import restore
@@ -125,7 +124,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         with pytest.raises(UnknownDictionary) as raised:
             list(loading.dump_lines(store, loading.iter_dump(store, range(4), None), stored=True))
         assert raised.value.key is not None
-        bring(internals_of(admin).dictionary_replicas, dictionary, {})
+        internals_of(admin).dictionary_replicas.bring(dictionary, {})
         assert check(store).faults == {}
         assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
         assert read(store) == documents
@@ -164,7 +163,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
         refused = restore(store, [tmp_path])
         assert refused.total.left == {"UnknownDictionary": COUNT}
         assert read(store) == documents
-        bring(internals_of(admin).dictionary_replicas, *parse_dictionary_line(json.loads(file.read_bytes())))
+        internals_of(admin).dictionary_replicas.bring(*parse_dictionary_line(json.loads(file.read_bytes())))
         assert restore(store, [tmp_path]).total.restored == COUNT
         assert bodies(store) == before
         assert read(store) == documents
@@ -193,7 +192,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         other = kept(copy, 900) if taken else None
         for turn in range(2):
             here = loading.DumpDictionaries(
-                internals_of(copy).dictionaries, functools.partial(bring, internals_of(copy).dictionary_replicas)
+                internals_of(copy).dictionaries, internals_of(copy).dictionary_replicas.bring
             )
             reader = loading.dump_reader(None, dictionaries=here)
             report = loading.load(copy, lines, reader, source="dump")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import uuid
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import VerifyOptions, check, verify
-from schemaless.store.cells.dictionaries import bring, keep
 from schemaless.store.internals import internals_of
 from tests.ops.migrate.originals import restore
 
@@ -114,7 +112,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
     cells = ((uuid.uuid5(uuid.NAMESPACE_OID, str(n)).bytes, encode_body(trip(n))) for n in range(200))
     trained = train(cells, codec_named("packed+zstd"), sizes=(2_048,))
     assert trained.codec.serializer == PACKED
-    dictionary = keep(internals_of(admin).dictionary_replicas, trained.dictionary, {"column": "LOG"})
+    dictionary = internals_of(admin).dictionary_replicas.keep(trained.dictionary, {"column": "LOG"})
     report = migrate.run(migrate_store, MigrateSpec("packed+zstd", dictionary=dictionary.id))
     assert report.codec == f"packed+zstd with dictionary {dictionary.id}"
     assert {dictionary_of(body) for body in bodies(fresh_store).values()} == {dictionary.id, None}
@@ -122,9 +120,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
         line for _, line in loading.dump_lines(fresh_store, loading.iter_dump(fresh_store, range(4), None), stored=True)
     ).splitlines(keepends=True)
     with schemaless.connect(accounts.url("admin", accounts.create(new_name, 4))) as copy:
-        here = loading.DumpDictionaries(
-            internals_of(copy).dictionaries, functools.partial(bring, internals_of(copy).dictionary_replicas)
-        )
+        here = loading.DumpDictionaries(internals_of(copy).dictionaries, internals_of(copy).dictionary_replicas.bring)
         loaded = loading.load(copy, lines, loading.dump_reader(None, dictionaries=here), source="dump")
 
         assert loaded.created == COUNT + len(KEPT)

@@ -33,7 +33,6 @@ from schemaless.ops.admin.dictionary_removal import remove
 from schemaless.store.cells import column_codecs as columns
 from schemaless.store.cells import dictionaries
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings, unset_column
-from schemaless.store.cells.dictionaries import bring, keep
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica, Stored
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
@@ -278,7 +277,7 @@ def test_a_lost_or_altered_dictionary_is_named_and_can_be_restored(
         # Writing continues without the dictionary.
         store.put_cell(made[0].row_key, COLUMN, 7, document(7))
         assert store.get_cell(made[0].row_key, COLUMN, 7).body == document(7)  # type: ignore[union-attr]
-        assert bring(internals_of(admin).dictionary_replicas, dictionary, {}) == dictionary
+        assert internals_of(admin).dictionary_replicas.bring(dictionary, {}) == dictionary
         for cell in made:
             assert store.get_cell(cell.row_key, COLUMN, 1).body == cell.body  # type: ignore[union-attr]
 
@@ -301,13 +300,13 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
     """Ids begin at 32,768, a lost id is not reused, and a dictionary that differs only in its id is found."""
     first, second = kept(admin), kept(admin, 900)
     assert (first.id, second.id) == (FIRST_ID, FIRST_ID + 1)
-    assert keep(internals_of(admin).dictionary_replicas, first.renumbered(50_000), {}) == first
-    assert bring(internals_of(admin).dictionary_replicas, first.renumbered(second.id), {}) == first, (
+    assert internals_of(admin).dictionary_replicas.keep(first.renumbered(50_000), {}) == first
+    assert internals_of(admin).dictionary_replicas.bring(first.renumbered(second.id), {}) == first, (
         "the number is taken"
     )
     third = training(1800).dictionary
-    assert bring(internals_of(admin).dictionary_replicas, third.renumbered(first.id), {}).id == FIRST_ID + 2
-    assert bring(internals_of(admin).dictionary_replicas, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, (
+    assert internals_of(admin).dictionary_replicas.bring(third.renumbered(first.id), {}).id == FIRST_ID + 2
+    assert internals_of(admin).dictionary_replicas.bring(third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, (
         "it is free"
     )
     by_root(f"DELETE FROM {{table}} WHERE dictionary_id={FIRST_ID + 9}")
@@ -402,7 +401,7 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
     with pytest.raises(InvalidInput):
         remove(admin, dictionary.id, grace_s=0)
     assert kept(admin, 1800).id == other.id + 1
-    assert bring(internals_of(admin).dictionary_replicas, dictionary, {}) == dictionary
+    assert internals_of(admin).dictionary_replicas.bring(dictionary, {}) == dictionary
     assert internals_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
 
 
@@ -411,10 +410,10 @@ def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, 
     dictionary = kept(admin)
     assert internals_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
     with pytest.raises(schemaless.AccessDenied):
-        keep(internals_of(fresh_store).dictionary_replicas, training(900).dictionary, {})
+        internals_of(fresh_store).dictionary_replicas.keep(training(900).dictionary, {})
     with pytest.raises(schemaless.AccessDenied):
         set_to(fresh_store, dictionary.id)
-    assert bring(internals_of(fresh_store).dictionary_replicas, dictionary, {}) == dictionary, "it is there"
+    assert internals_of(fresh_store).dictionary_replicas.bring(dictionary, {}) == dictionary, "it is there"
 
 
 def test_lines_of_dictionaries_are_verified() -> None:

@@ -12,11 +12,8 @@ from schemaless.codec.dictionaries import FIRST_ID
 from schemaless.ops.admin.dictionary_removal import remove
 from schemaless.ops.admin.upgrades import upgrade_schema
 from schemaless.store.cells.column_codecs import settings
-from schemaless.store.cells.dictionaries import bring
 from schemaless.store.cells.dictionary_replicas import (
     DictionaryReplica,
-    copy_dictionaries,
-    differences,
 )
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
@@ -74,10 +71,10 @@ def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
         caplog.clear()
         if "RENAME" in damage:
             by_root(catalog, "RENAME TABLE {table}_away TO {table}")
-        assert list(differences(internals_of(admin).dictionary_replicas)) != []
+        assert list(internals_of(admin).dictionary_replicas.differences()) != []
         assert upgrade_schema(internals_of(admin).url).failed == {}
         assert on_each(admin) == [dictionary] * 3
-        assert list(differences(internals_of(admin).dictionary_replicas)) == []
+        assert list(internals_of(admin).dictionary_replicas.differences()) == []
     assert kept(admin, 900).id == dictionary.id + 1
 
 
@@ -95,7 +92,7 @@ def test_a_catalog_that_lost_the_last_number_does_not_reuse_it(admin: Datastore,
     by_root(dictionary_replicas.catalog, "DELETE FROM {table}")
     assert kept(admin, 900).id == 40_001
     other = training(1800).dictionary
-    assert bring(dictionary_replicas, other.renumbered(40_001), {}).id == 40_002
+    assert dictionary_replicas.bring(other.renumbered(40_001), {}).id == 40_002
 
 
 @pytest.mark.guarantee("dictionary-loss")
@@ -129,14 +126,14 @@ def test_copy_to_a_cluster_and_check_name_what_differs(admin: Datastore, fresh_s
     dictionaries = [kept(admin), kept(admin, 900)]
     dictionary_replicas = internals_of(admin).dictionary_replicas
     cluster = dictionary_replicas.copies[1]
-    assert copy_dictionaries(dictionary_replicas, cluster) == 0
+    assert dictionary_replicas.copy_all(cluster) == 0
     by_root(cluster, "DROP TABLE {table}")
-    assert copy_dictionaries(dictionary_replicas, DictionaryReplica(cluster.pool, admin.name, "cluster-3")) == 2
+    assert dictionary_replicas.copy_all(DictionaryReplica(cluster.pool, admin.name, "cluster-3")) == 2
     assert [row.dictionary for row in cluster.rows().values()] == dictionaries
     by_root(cluster, f"DELETE FROM {{table}} WHERE dictionary_id={dictionaries[0].id}")
     by_root(cluster, "UPDATE {table} SET content=REPLACE(content, 'currency', 'currenzy')")
     by_root(cluster, "INSERT INTO {table} SET dictionary_id=50000, digest=REPEAT('x', 32), size_bytes=1, source='{{}}'")
-    found = list(differences(internals_of(fresh_store).dictionary_replicas))
+    found = list(internals_of(fresh_store).dictionary_replicas.differences())
     assert len(found) == 3
     for number, words in ((32768, "no copy on cluster-2"), (32769, "damaged on cluster-2"), (50000, "not in the cat")):
         assert any(f"dictionary {number}" in each and words in each and "schema upgrade" in each for each in found)
@@ -165,6 +162,6 @@ def test_removal_covers_the_copies_and_waits_for_moves(admin: Datastore, by_root
     by_root(
         dictionary_replicas.copies[0], f"UPDATE {{table}} SET removed_at=NULL, content=x'{dictionary.content.hex()}'"
     )
-    assert ["cluster-1 still has it" in each for each in differences(dictionary_replicas)] == [True]
+    assert ["cluster-1 still has it" in each for each in dictionary_replicas.differences()] == [True]
     upgrade_schema(internals_of(admin).url)
     assert on_each(admin) == [None] * 3
