@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -65,11 +65,7 @@ class EventLoop:
 
     def blocking(self, function: Callable[[], T]) -> T:
         """Call a function in a worker thread; it is not interrupted if the task is cancelled."""
-        result, error = bridge.wait(_in_thread(function))
-        if error is not None:
-            # Raised here, so that the traceback has no frames of the executor.
-            raise error
-        return result  # type: ignore[return-value]
+        return bridge.wait(asyncio.get_running_loop().run_in_executor(None, function))
 
 
 _runtimes = LiveObjects[EventLoop]()
@@ -96,13 +92,3 @@ class _Lock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lock.release()
-
-
-def _in_thread(function: Callable[[], T]) -> Awaitable[tuple[T | None, BaseException | None]]:
-    def outcome() -> tuple[T | None, BaseException | None]:
-        try:
-            return function(), None
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's greenlet
-            return None, error.with_traceback(None)
-
-    return asyncio.get_running_loop().run_in_executor(None, outcome)

@@ -155,9 +155,6 @@ class _Suspending:
             outcome = wait(waiter)
         finally:
             self._waiter = self._target = None
-        if isinstance(outcome, Exception):
-            # Raised here rather than by the future, so that the traceback has frames of this package only.
-            raise outcome
         pause()
         return outcome
 
@@ -175,14 +172,13 @@ class _Suspending:
         else:
             # Received here, so that the loop has no reason to report the socket again.
             try:
-                received: Any = super().recv_into(target)  # type: ignore[misc]
+                waiter.set_result(super().recv_into(target))  # type: ignore[misc]
             except _BLOCKED:
-                return
+                pass
             except ssl.SSLWantWriteError:
-                received = None
+                waiter.set_result(None)
             except Exception as error:  # noqa: BLE001 - raised in the greenlet that waits
-                received = error
-            waiter.set_result(received)
+                waiter.set_exception(error)
 
     def _on_writable(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -197,7 +193,7 @@ class _Suspending:
         if loop.time() < self._deadline_s:
             self._timer = loop.call_at(self._deadline_s, self._on_timer)
         else:
-            waiter.set_result(TimeoutError("timed out"))
+            waiter.set_exception(TimeoutError("timed out"))
 
     def _stop_reading(self) -> None:
         loop, self._loop = self._loop, None

@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool
 
 from schemaless.schema.sql import use
-from schemaless.wire.errors import interruption, translated
+from schemaless.wire.errors import translated
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sqlalchemy_url import sqlalchemy_url
 
@@ -73,9 +73,4 @@ def _translating(pool: NodePool, connecting: list[bool]) -> Iterator[None]:
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:
-        raised = None if error.__cause__ is None else interruption(error.__cause__)
-        if raised is None:
-            raise translated(error, str(pool.node), None, connecting=bool(connecting)) from error
-    else:
-        return
-    raise raised
+        raise translated(error, str(pool.node), None, connecting=bool(connecting)) from error

@@ -18,8 +18,8 @@ from typing import Any, Final, NoReturn
 
 from pymysql.constants import COMMAND
 
-from schemaless.errors import SchemalessError, ServerRefused, ServerUnavailable
-from schemaless.wire.errors import interruption, translated
+from schemaless.errors import ServerRefused, ServerUnavailable
+from schemaless.wire.errors import is_drivers, translated
 from schemaless.wire.node import Node
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import SELECT_LOG_STATE, SELECT_LOG_STATE_MARIADB, begin_to_replicate
@@ -85,12 +85,9 @@ class LogReader:
 
     def _fail(self, error: Exception) -> NoReturn:
         self.close()
-        if isinstance(error, SchemalessError):
+        if not is_drivers(error):
             raise error
-        raised = interruption(error)
-        if raised is error:
-            raise error
-        raise raised or translated(error, self._node, None, connecting=False) from error
+        raise translated(error, self._node, None, connecting=False) from error
 
     def _begin(self, mariadb: bool) -> None:
         cursor = self._raw.cursor()

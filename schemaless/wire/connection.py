@@ -10,7 +10,7 @@ from pymysql.constants import COMMAND
 
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.wire.driver import DriverConnection, Reply
-from schemaless.wire.errors import ConnectionLost, Deadlock, interruption, is_servers, translated
+from schemaless.wire.errors import ConnectionLost, Deadlock, is_drivers, is_servers, translated
 from schemaless.wire.session import Facts, close
 from schemaless.wire.sql.sessions import COMMIT, ROLLBACK, START_TRANSACTION
 
@@ -186,17 +186,13 @@ class Connection:
             reply = Reply(rows, cursor.rowcount, cursor.lastrowid or 0)
             cursor.close()
         except Exception as error:
-            raised = interruption(error)
-            if raised is error:
+            if not is_drivers(error):
                 raise
-            if raised is None:
-                failure = translated(error, self.node, self.shard, connecting=False)
-                # An error packet ends the reply. After any other failure, more of the reply may still arrive.
-                self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
-                raise failure from error
-        else:
-            return reply
-        raise raised
+            failure = translated(error, self.node, self.shard, connecting=False)
+            # An error packet ends the reply. After any other failure, more of the reply may still arrive.
+            self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
+            raise failure from error
+        return reply
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +20,6 @@ from pymysql.constants import CR, SERVER_STATUS
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from schemaless.errors import ServerRefused
-from schemaless.wire.errors import is_drivers
 from schemaless.wire.replies import (
     ERROR,
     HEADER_BYTES,
@@ -215,7 +215,7 @@ class DriverConnection(pymysql.connections.Connection):
             buffered: bytes = self._rfile.peek()
         except BaseException as error:
             self._force_close()
-            if not isinstance(error, OSError) or not is_drivers(error):
+            if not isinstance(error, OSError):
                 raise
             lost = f"Lost connection to MySQL server during query ({error})"
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost) from error
@@ -254,12 +254,9 @@ class DriverConnection(pymysql.connections.Connection):
         streams = self._rfile, self._sock
         self._rfile = self._sock = None
         for stream in filter(None, streams):
-            try:
+            # PyMySQL ignores every exception here, even KeyboardInterrupt.
+            with suppress(OSError):
                 stream.close()
-            except OSError as error:
-                # PyMySQL ignores every exception here, a signal handler's too.
-                if not is_drivers(error):
-                    raise
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result = None
@@ -273,11 +270,7 @@ class DriverConnection(pymysql.connections.Connection):
 
 
 def _connected_socket(raw: DriverConnection) -> socket.socket:
-    """Return a socket connected to one of a host's addresses.
-
-    ``socket.create_connection`` is not used: it mistakes an OSError that a signal handler raises, such as TimeoutError,
-    for an address that does not answer, and tries the next one.
-    """
+    """Return a socket of the connection's runtime, connected to one of a host's addresses."""
     failure: OSError | None = None
     try:
         addresses: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
@@ -296,13 +289,11 @@ def _connected_socket(raw: DriverConnection) -> socket.socket:
                     wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             except BaseException as error:
                 wire.close()
-                if not isinstance(error, OSError) or not is_drivers(error):
+                if not isinstance(error, OSError):
                     raise
                 failure = error
             else:
                 return wire
     except OSError as error:
-        if not is_drivers(error):
-            raise
         failure = error
     raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {raw.host!r} ({failure})")

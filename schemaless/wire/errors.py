@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from types import TracebackType
 from typing import Final
 
 from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
@@ -118,26 +117,6 @@ _DRIVER_MODULES: Final = frozenset(
 """Top-level modules of the exception classes that a driver raises or passes on."""
 
 _SERVER_ERROR_MODULES: Final = frozenset({"MySQLdb", "pymysql"})
-_DRIVER_ONLY_MODULES: Final = frozenset({"MySQLdb", "pymysql", "sqlalchemy"})
-"""Modules whose exceptions always count as the driver's, even if the traceback has frames of tracing tools."""
-
-_DRIVER_FRAMES: Final = frozenset(
-    {
-        "MySQLdb",
-        "codecs",
-        "cryptography",
-        "encodings",
-        # Replacements of Python's socket.
-        "eventlet",
-        "gevent",
-        "pymysql",
-        "socket",
-        "sqlalchemy",
-        "ssl",
-        "struct",
-    }
-)
-_CALLER_FRAMES: Final = frozenset({"alembic", "contextlib", "schemaless"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _OTHER_NAME: Final = "use a host name from the certificate, or verify the CA only: ssl_mode=verify_ca"
 _OTHER_AUTHORITY: Final = "ssl_ca must contain the CA that signed the server's certificate"
@@ -186,25 +165,13 @@ def _unwrapped(error: BaseException) -> BaseException:
     return error if inner is None else _unwrapped(inner)
 
 
-def is_drivers(error: BaseException) -> bool:
-    """Return True if an exception comes from the driver, not, for example, from a signal handler while it waited.
+def is_drivers(error: Exception) -> bool:
+    """Return True if an exception's class is one that a driver raises or passes on.
 
-    An exception class that only drivers use is proof. Otherwise every frame of the traceback must belong to this
-    package, to the driver, or to a module that these use. An exception injected into a thread
-    (``PyThreadState_SetAsyncExc``) has no frame of its own; it is recognized by its class, or because it has no
-    arguments, whereas driver errors always have some.
+    An exception that a signal handler raises while the driver waits is told from the driver's by its class only: one of
+    Python's own classes counts as a failure of the connection.
     """
-    module = _top_level(type(error).__module__)
-    if not isinstance(error, Exception) or not error.args or module not in _DRIVER_MODULES:
-        return False
-    if module in _DRIVER_ONLY_MODULES:
-        return True
-    trace = error.__traceback__
-    while trace is not None:
-        if (frame := _module(trace)) not in _DRIVER_FRAMES and frame not in _CALLER_FRAMES:
-            return False
-        trace = trace.tb_next
-    return True
+    return _top_level(type(error).__module__) in _DRIVER_MODULES
 
 
 def is_servers(error: BaseException) -> bool:
@@ -216,29 +183,6 @@ def is_servers(error: BaseException) -> bool:
         and code >= 1000
         and code // 1000 != 2
     )
-
-
-def interruption(error: BaseException) -> BaseException | None:
-    """Return the application's exception that interrupted the driver, or None if the driver itself failed.
-
-    A driver takes every OSError, even one from a signal handler, for a socket failure, and raises its own exception
-    from it. The handler's exception is then the cause.
-    """
-    current: BaseException | None = error
-    while current is not None:
-        if not is_drivers(current):
-            return current
-        current = current.__cause__ or current.__context__
-        # An exception that the caller was already handling did not come from inside the driver.
-        if current is not None and (
-            current.__traceback__ is None or _module(current.__traceback__) not in _DRIVER_FRAMES
-        ):
-            return None
-    return None
-
-
-def _module(trace: TracebackType) -> str:
-    return _top_level(str(trace.tb_frame.f_globals.get("__name__", "")))
 
 
 def _top_level(module: str) -> str:

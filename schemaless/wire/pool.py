@@ -36,7 +36,7 @@ from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
-from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, ReadOnly, ServerReplaced, interruption, translated
+from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, ReadOnly, ServerReplaced, is_drivers, translated
 from schemaless.wire.node import Node
 from schemaless.wire.retries import Retries, RetryContext
 from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
@@ -284,32 +284,26 @@ class NodePool:
         """
         try:
             raw, facts = self.open()
-        except SchemalessError:
-            raise
         except Exception as error:
-            raised = interruption(error)
-            if raised is error:
+            if not is_drivers(error):
                 raise
-            if raised is None:
-                failure = translated(error, str(self.node), shard, connecting=True)
-                if not answered(failure):
-                    self.breaker.failed()
-                elif (claim := self.claim) is not None and failure.code in NO_CLAIMS:
-                    claim.check(None, str(self.node), shard)
-                raise failure from error
-        else:
-            self.breaker.answered()
-            # Read again: the required claim may have changed while connecting.
-            if (claim := self.claim) is not None and facts.claim != claim.epoch:
-                close(raw, idle=True)
-                claim.check(facts.claim, str(self.node), shard)
-            connection = Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
-            connection.verified = self._verified.setdefault(facts.server, connection.verified)
-            if self._is_replaced(facts) and shard is not None:
-                self.idle.append(connection)
-                raise self._replaced(shard)
-            return connection
-        raise raised
+            failure = translated(error, str(self.node), shard, connecting=True)
+            if not answered(failure):
+                self.breaker.failed()
+            elif (claim := self.claim) is not None and failure.code in NO_CLAIMS:
+                claim.check(None, str(self.node), shard)
+            raise failure from error
+        self.breaker.answered()
+        # Read again: the required claim may have changed while connecting.
+        if (claim := self.claim) is not None and facts.claim != claim.epoch:
+            close(raw, idle=True)
+            claim.check(facts.claim, str(self.node), shard)
+        connection = Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
+        connection.verified = self._verified.setdefault(facts.server, connection.verified)
+        if self._is_replaced(facts) and shard is not None:
+            self.idle.append(connection)
+            raise self._replaced(shard)
+        return connection
 
     def recheck(self, shard: int | None) -> None:
         """Open a connection to find out whether the address still leads to the same server; else replace idle ones.
@@ -409,14 +403,10 @@ class NodePool:
         except SchemalessError as error:
             return error
         except Exception as error:
-            raised = interruption(error)
-            if raised is error:
+            if not is_drivers(error):
                 raise
-            if raised is None:
-                return translated(error, str(self.node), None, connecting=True)
-        else:
-            return facts
-        raise raised
+            return translated(error, str(self.node), None, connecting=True)
+        return facts
 
     def fail_fast_or_probe(self, shard: int | None = None) -> None:
         """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.

@@ -41,7 +41,7 @@ from pymysql.constants import CLIENT, COMMAND
 
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
-from schemaless.wire.errors import error_code, interruption, is_drivers
+from schemaless.wire.errors import error_code, is_drivers
 from schemaless.wire.node import Node
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.secret import Secret, clear_locals
@@ -174,9 +174,10 @@ def close(raw: Any, *, idle: bool) -> None:
                 with socket.socket(fileno=os.dup(raw.fileno())) as wire:
                     wire.shutdown(socket.SHUT_RDWR)
             raw.close()
-    except Exception as error:  # noqa: BLE001 - the connection may be closed, or the server down
-        if (interrupt := interruption(error)) is not None:
-            raise interrupt from interrupt.__cause__
+    except Exception as error:
+        # The connection may be closed, or the server down.
+        if not is_drivers(error):
+            raise
     finally:
         if is_pymysql:
             raw._force_close()  # noqa: SLF001
@@ -243,7 +244,7 @@ def _checked_call(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any
     try:
         return connect(**arguments)
     except (TypeError, ValueError) as error:
-        if isinstance(error, UnicodeError) or not is_drivers(error):
+        if isinstance(error, UnicodeError):
             raise
         if (unknown := _UNKNOWN.search(str(error))) is not None:
             raise InvalidInput(

@@ -1,7 +1,7 @@
 """Exceptions that come from outside into a call: at each of its lines, by a trace, and at any moment, by real alarms.
 
-What must hold afterwards: the exception arrived as it was raised, no place of the pool is lost, no transaction is open,
-and each read gives the cell that was asked for.
+What must hold afterwards: no slot of the pool is lost, no transaction is open, and each read gives the cell that was
+asked for. ``ARRIVING`` exceptions must also reach the caller unchanged.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ RAISED: Final[Sequence[type[BaseException]]] = (
     ValueError,
     KeyboardInterrupt,
 )
+
+ARRIVING: Final = (TimeIsUp, KeyboardInterrupt)
+"""Those that end the call. The driver raises the other classes itself, so such an exception may end an attempt only."""
 
 PACKET_BYTES: Final = 3 << 10
 """What a pool has to take for the server's ``max_allowed_packet``, for a batch to need several INSERTs."""
@@ -173,6 +176,7 @@ def at_every_line(
     all_of_them: bool = False,
     cold: bool,
     until_s: float = math.inf,
+    calls: Iterable[str] | None = None,
 ) -> tuple[Counter[str], Counter[str]]:
     """Interrupt each call at each of its lines.
 
@@ -183,6 +187,7 @@ def at_every_line(
         all_of_them: each class at each line; otherwise they take turns.
         cold: close the connections before each call, so that it connects.
         until_s: when to stop, on the monotonic clock.
+        calls: names of the calls; None for all.
 
     Returns:
         What was wrong, and how many interrupts each call took.
@@ -190,7 +195,8 @@ def at_every_line(
     witness = Witness(store)
     wrong: Counter[str] = Counter()
     count: Counter[str] = Counter()
-    for name, call in calls_of(store).items():
+    every_call = calls_of(store)
+    for name, call in every_call.items() if calls is None else [(name, every_call[name]) for name in calls]:
         for offset in range(len(raised)) if all_of_them else (0,):
             for turn, line in enumerate(itertools.count(1, every)):
                 if time.monotonic() > until_s:
@@ -203,7 +209,7 @@ def at_every_line(
                 if arrived is None:
                     break
                 count[name] += 1
-                wrong[f"{name}: {kind.__name__} swallowed or replaced"] += not arrived
+                wrong[f"{name}: {kind.__name__} swallowed or replaced"] += kind in ARRIVING and not arrived
                 wrong.update({f"{name}: {what}": times for what, times in witness.faults(row, name).items()})
     gc.collect()
     return +wrong, count
@@ -258,7 +264,7 @@ def by_alarms(store: Datastore, count: int, seed: int, *, alone: bool = True) ->
                     raise arrived
                 continue
             wrong["alarms"] += 1
-            if arrived is not fired[0]:
+            if arrived is not fired[0] and isinstance(fired[0], ARRIVING):
                 wrong[f"{name}: {fired[0]!r} became {arrived!r}"] += 1
             wrong.update(witness.faults(row, name))
     finally:
