@@ -5,7 +5,6 @@ from __future__ import annotations
 from schemaless.aio.datastore import AsyncDatastore
 from schemaless.aio.runtime import EventLoop
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
-from schemaless.errors import InvalidInput
 from schemaless.store.opening import opening_at
 from schemaless.wire.secret import Secret
 
@@ -23,14 +22,10 @@ async def connect(
 
         store = await schemaless.aio.connect("mysql://app@db-1:3306/mezzanine")
 
-    The datastore belongs to the event loop that opens it. Arguments and errors are those of ``schemaless.connect``; the
-    URL must select PyMySQL, the default driver.
+    The datastore belongs to the event loop that opens it. Arguments and errors are those of ``schemaless.connect``.
 
     Returns:
         An open datastore: an asynchronous context manager.
-
-    Raises:
-        InvalidInput: the URL selects another driver, or ``schemaless.connect`` would raise it.
     """
     address = Secret(url)
     del url  # keeps the password out of tracebacks, which may show local variables
@@ -42,11 +37,5 @@ async def connect(
         write_timeout_s=write_timeout_s,
         pool_size=pool_size,
     )
-    driver = opening.url.credentials.drivername
-    if driver != "mysql+pymysql":
-        raise InvalidInput(
-            f"schemaless.aio needs PyMySQL, but the URL selects {driver}, which waits for replies in C and would block "
-            "the event loop; use mysql://"
-        )
     runtime = EventLoop()
     return AsyncDatastore(runtime, await runtime.run(opening.open, runtime))

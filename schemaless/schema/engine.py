@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 from schemaless.schema.sql import use
 from schemaless.wire.errors import translated
 from schemaless.wire.pool import NodePool
-from schemaless.wire.sqlalchemy_url import sqlalchemy_url
+from schemaless.wire.session import sqlalchemy_url
 
 
 @contextmanager
@@ -73,4 +73,5 @@ def _translating(pool: NodePool, connecting: list[bool]) -> Iterator[None]:
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:
-        raise translated(error, str(pool.node), None, connecting=bool(connecting)) from error
+        cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None else error
+        raise translated(cause, str(pool.node), None, connecting=bool(connecting)) from error

@@ -50,7 +50,7 @@ def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
     try:
         row = _send(connection, select_version(database)).first()
     except sqlalchemy.exc.DBAPIError as error:
-        if error_code(error) == 1146:
+        if error_code(error.orig) == 1146:
             return None
         raise
     return None if row is None else str(row[0])
@@ -147,7 +147,7 @@ class _Repeatable(Operations):
         try:
             return super().invoke(operation)
         except sqlalchemy.exc.DBAPIError as error:
-            if error_code(error) not in _ALREADY_DONE or isinstance(operation, ExecuteSQLOp):
+            if error_code(error.orig) not in _ALREADY_DONE or isinstance(operation, ExecuteSQLOp):
                 raise
             self.already_done.append(str(error.orig.args[1]) if error.orig is not None else str(error))
         return operation.to_table(self.migration_context) if isinstance(operation, CreateTableOp) else None

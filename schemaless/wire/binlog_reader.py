@@ -50,8 +50,6 @@ class LogReader:
         self._raw: Any = None
         self.facts: Facts
         try:
-            if credentials.drivername != "mysql+pymysql":
-                raise ServerRefused(f"{credentials.drivername} cannot read a binary log; use mysql://", node=self._node)
             timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
             self._raw, self.facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
             self._begin(self.facts.is_mariadb)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from pymysql.constants import COMMAND
-
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.wire.driver import DriverConnection, Reply
 from schemaless.wire.errors import ConnectionLost, Deadlock, is_drivers, is_servers, translated
@@ -61,7 +59,9 @@ class Connection:
         "version",
     )
 
-    def __init__(self, raw: Any, node: str, shard: int | None, facts: Facts, max_packet_bytes: int) -> None:
+    def __init__(
+        self, raw: DriverConnection, node: str, shard: int | None, facts: Facts, max_packet_bytes: int
+    ) -> None:
         self._raw = raw
         self.node: str = node
         self.shard: int | None = shard
@@ -86,14 +86,9 @@ class Connection:
         close(self._raw, idle=not self.busy)
 
     def begin(self, sql: bytes, check: Check | None = None) -> Callable[[], Rows]:
-        """Send a query and return a function that reads its rows, so that other servers can be queried in between.
-
-        A driver that cannot separate sending from reading sends the query only when the rows are read.
-        """
-        sent = isinstance(self._raw, DriverConnection)
-        if sent:
-            self.ask(sql, receive=False)
-        return lambda: self.rows(sql, check, sent=sent)
+        """Send a query and return a function that reads its rows, so that other servers can be queried in between."""
+        self.ask(sql, receive=False)
+        return lambda: self.rows(sql, check, sent=True)
 
     def rows(self, sql: bytes, check: Check | None = None, *, sent: bool = False) -> Rows:
         """Send a query, unless it was ``sent`` before, and return its rows.
@@ -174,17 +169,9 @@ class Connection:
             raise ConnectionLost("an earlier reply has not been read", node=self.node, shard=self.shard)
         self.busy = True
         try:
-            raw = self._raw
-            if isinstance(raw, DriverConnection):
-                if send:
-                    # The public call would also read the reply.
-                    raw._execute_command(COMMAND.COM_QUERY, sql)  # noqa: SLF001
-                return raw.receive() if receive else _NO_REPLY
-            cursor = raw.cursor()
-            cursor.execute(sql)
-            rows = None if cursor.description is None else tuple(cursor.fetchall())
-            reply = Reply(rows, cursor.rowcount, cursor.lastrowid or 0)
-            cursor.close()
+            if send:
+                self._raw.send(sql)
+            return self._raw.receive() if receive else _NO_REPLY
         except Exception as error:
             if not is_drivers(error):
                 raise
@@ -192,7 +179,6 @@ class Connection:
             # An error packet ends the reply. After any other failure, more of the reply may still arrive.
             self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
             raise failure from error
-        return reply
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

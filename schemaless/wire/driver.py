@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import pymysql
 import pymysql.connections
-from pymysql.constants import CR, SERVER_STATUS
+from pymysql.constants import COMMAND, CR, SERVER_STATUS
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from schemaless.errors import ServerRefused
@@ -49,6 +49,11 @@ class Reply(NamedTuple):
     rows: tuple[tuple[Any, ...], ...] | None
     affected: int
     last_id: int
+
+    def row(self) -> tuple[Any, ...]:
+        """Return the row of a query that always has one."""
+        assert self.rows
+        return self.rows[0]
 
 
 # PyMySQL's result without its finalizer, which would run in every call: an exception that a signal handler raises
@@ -174,6 +179,10 @@ class DriverConnection(pymysql.connections.Connection):
                 "number; configure it to report the server's version",
                 node=str(self.unix_socket or f"{self.host}:{self.port}"),
             )
+
+    def send(self, sql: bytes) -> None:
+        """Send a statement; PyMySQL's public call would also read the reply."""
+        self._execute_command(COMMAND.COM_QUERY, sql)
 
     def receive(self) -> Reply:
         """Read the whole reply to a statement, without the overhead of a cursor.

@@ -1,13 +1,11 @@
-"""Translation of driver exceptions: those of PyMySQL, mysqlclient and SQLAlchemy never leave this package.
-
-Drivers use different classes for the same MySQL error number, so the number decides.
-"""
+"""Translation of driver exceptions: those of PyMySQL and SQLAlchemy never leave this package."""
 
 from __future__ import annotations
 
 import re
-import sys
 from typing import Final
+
+import pymysql
 
 from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
 
@@ -111,16 +109,12 @@ _NEXT_STEP: Final = {
     2003: _WRONG_HOST,
     3159: "the server requires encrypted connections: add ssl_mode=required to the URL",
 }
-_DRIVER_MODULES: Final = frozenset(
-    {"MySQLdb", "builtins", "decimal", "pymysql", "socket", "sqlalchemy", "ssl", "struct"}
-)
-"""Top-level modules of the exception classes that a driver raises or passes on."""
+_DRIVER_MODULES: Final = frozenset({"builtins", "decimal", "pymysql", "socket", "ssl", "struct"})
+"""Top-level modules of the exception classes that the driver raises or passes on."""
 
-_SERVER_ERROR_MODULES: Final = frozenset({"MySQLdb", "pymysql"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _OTHER_NAME: Final = "use a host name from the certificate, or verify the CA only: ssl_mode=verify_ca"
 _OTHER_AUTHORITY: Final = "ssl_ca must contain the CA that signed the server's certificate"
-_UNKNOWN_AUTHORITY: Final = f"{_OTHER_AUTHORITY}, and the certificate must be valid now"
 _TLS_FAILURES: Final = (
     ("mismatch, certificate", _OTHER_NAME),
     ("certificate has expired", "renew the server's certificate or its CA's, and check this machine's clock"),
@@ -130,10 +124,6 @@ _TLS_FAILURES: Final = (
     ("certificate signature failure", _OTHER_AUTHORITY),
     ("CERTIFICATE_VERIFY_FAILED", "replace the server's certificate"),
     ("SSL is required", "give the server a certificate, or leave out ssl_mode for unencrypted connections"),
-    # Messages of the C libraries.
-    ("Validation of SSL server certificate failed", _OTHER_NAME),
-    ("certificate in certificate chain", _OTHER_AUTHORITY),
-    ("certificate verify failed", _UNKNOWN_AUTHORITY),
     # RSA encryption of a password, by the library cryptography.
     (
         "Encryption failed",
@@ -143,26 +133,15 @@ _TLS_FAILURES: Final = (
 """Message fragments of failed TLS checks and logins, after which a retry is useless, and what to do about each."""
 
 
-def error_code(error: BaseException) -> int | None:
+def error_code(error: BaseException | None) -> int | None:
     """Return the MySQL error number of a driver exception, or None.
 
     Python's own exceptions have none: the number of an OSError is a system error, and a KeyError's argument is a key.
     """
-    error = _unwrapped(error)
-    # Negative numbers are mysqlclient's own errors, and progress reports of MariaDB.
-    if _top_level(type(error).__module__) in _SERVER_ERROR_MODULES and error.args and isinstance(error.args[0], int):
-        return error.args[0] if error.args[0] >= 0 else None
+    # Negative numbers are progress reports of MariaDB.
+    if isinstance(error, pymysql.MySQLError) and error.args and isinstance(error.args[0], int) and error.args[0] >= 0:
+        return error.args[0]
     return None
-
-
-def _unwrapped(error: BaseException) -> BaseException:
-    """Return the driver exception inside one of SQLAlchemy's, else the exception itself."""
-    # Importing SQLAlchemy takes as long as the rest of this package, and most programs never need it.
-    sqlalchemy_errors = sys.modules.get("sqlalchemy.exc")
-    if sqlalchemy_errors is None or not isinstance(error, sqlalchemy_errors.DBAPIError):
-        return error
-    inner: BaseException | None = error.orig
-    return error if inner is None else _unwrapped(inner)
 
 
 def is_drivers(error: Exception) -> bool:
@@ -171,39 +150,29 @@ def is_drivers(error: Exception) -> bool:
     An exception that a signal handler raises while the driver waits is told from the driver's by its class only: one of
     Python's own classes counts as a failure of the connection.
     """
-    return _top_level(type(error).__module__) in _DRIVER_MODULES
+    return type(error).__module__.partition(".")[0] in _DRIVER_MODULES
 
 
 def is_servers(error: BaseException) -> bool:
     """Return True if an exception's class and number show that it is an error reply from the server."""
     code = error_code(error)
-    return (
-        _top_level(type(error).__module__) in _SERVER_ERROR_MODULES
-        and code is not None
-        and code >= 1000
-        and code // 1000 != 2
-    )
-
-
-def _top_level(module: str) -> str:
-    return module.partition(".")[0]
+    return code is not None and code >= 1000 and code // 1000 != 2
 
 
 def translated(error: BaseException, node: str, shard: int | None, *, connecting: bool) -> ServerError:
     """Translate a driver exception.
 
     Args:
-        error: exception of the driver or of SQLAlchemy.
+        error: exception of the driver, or one of SQLAlchemy's without an exception of the driver inside.
         node: the server's address.
         shard: the shard concerned, or None.
         connecting: True if no statement of the caller can have been sent yet.
     """
     code = error_code(error)
-    inner = _unwrapped(error)
     # The second argument is the message, except in a UnicodeError, where it is the data.
-    has_message = len(inner.args) > 1 and not isinstance(inner, UnicodeError)
-    text = str(inner.args[1]) if has_message else str(inner) or type(inner).__name__
-    # Drivers disagree on the number, 2002 or 2003, and PyMySQL reports localhost for every socket.
+    has_message = len(error.args) > 1 and not isinstance(error, UnicodeError)
+    text = str(error.args[1]) if has_message else str(error) or type(error).__name__
+    # PyMySQL reports localhost for every socket.
     absent_socket = code in (2002, 2003) and node.startswith("/")
     if absent_socket:
         text = text.replace(" on 'localhost'", "")

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pymysql.constants import CR
 
@@ -36,6 +36,7 @@ from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
+from schemaless.wire.driver import DriverConnection
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, ReadOnly, ServerReplaced, is_drivers, translated
 from schemaless.wire.node import Node
 from schemaless.wire.retries import Retries, RetryContext
@@ -218,7 +219,7 @@ class NodePool:
     def _reset(self) -> None:
         self.engine: object | None = None
         self.idle: deque[Connection] = deque()
-        self.opened: LiveObjects[Any] = LiveObjects[Any]()
+        self.opened: LiveObjects[DriverConnection] = LiveObjects[DriverConnection]()
         self.slots: ConnectionSlots = self.runtime.slots(self.options.pool_size)
 
     def __repr__(self) -> str:
@@ -233,7 +234,7 @@ class NodePool:
         """Replace every existing connection once it is idle."""
         self._lost_at_s = time.monotonic()
 
-    def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[Any, Facts]:
+    def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[DriverConnection, Facts]:
         """Open a driver connection outside the pool; raises the errors of ``open_connection``."""
         options, claim = self.options, self.claim
         return open_connection(
@@ -567,12 +568,9 @@ class NodePool:
         self._reset()
         if opened:
             null = os.open(os.devnull, os.O_RDWR)
-            for connection in opened:
-                try:
-                    # mysqlclient sends COM_QUIT when it is collected; this redirects it.
-                    os.dup2(null, int(getattr(connection, "_sock", connection).fileno()), inheritable=False)
-                except Exception:  # noqa: BLE001 - a closed connection raises a different error in each driver
-                    _parent_connections.append(connection)
+            for raw in opened:
+                if raw._sock is not None:  # noqa: SLF001 - None once it is closed
+                    os.dup2(null, raw._sock.fileno(), inheritable=False)  # noqa: SLF001
             os.close(null)
 
 
@@ -590,8 +588,6 @@ def _next_check_s() -> float:
 
 
 _all_pools = LiveObjects[NodePool]()
-_parent_connections: list[Any] = []
-"""The parent's connections whose socket is unknown; kept alive in a forked child, so that they send no COM_QUIT."""
 
 
 def _after_fork_in_child() -> None:

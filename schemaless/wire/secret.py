@@ -18,7 +18,7 @@ _TAG_BYTES: Final = 32
 _UNKNOWN: Final = object()
 """Text of a secret that was pickled by an unrelated process."""
 
-_CLEARED: Final = frozenset({"schemaless", "sqlalchemy", "pymysql", "MySQLdb"})
+_CLEARED: Final = frozenset({"schemaless", "sqlalchemy", "pymysql"})
 
 
 class Secret:

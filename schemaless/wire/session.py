@@ -24,35 +24,31 @@ optimizer, binary log format) can only make a call slow or fail with an error.
 
 from __future__ import annotations
 
-import importlib
-import math
-import os
 import re
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pymysql
-import pymysql.connections
-from pymysql.constants import CLIENT, COMMAND
+from pymysql.constants import CLIENT
 
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
-from schemaless.wire.errors import error_code, is_drivers
+from schemaless.wire.errors import error_code
 from schemaless.wire.node import Node
 from schemaless.wire.runtime import THREADS, Runtime
-from schemaless.wire.secret import Secret, clear_locals
+from schemaless.wire.secret import clear_locals
 from schemaless.wire.sql.sessions import NO_CLAIM, select_session, set_session
-from schemaless.wire.urls import Credentials, driver_arguments
+from schemaless.wire.urls import Credentials
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
 """SQL mode that keeps backslash escapes in literals and rejects values that do not fit instead of truncating them."""
 
-_UNKNOWN: Final = re.compile(r"unexpected keyword argument '(\w+)'|'(\w+)' is an invalid keyword")
-"""What Python functions and C functions say of an unknown argument."""
+_UNKNOWN: Final = re.compile(r"unexpected keyword argument '(\w+)'")
 
 _NO_LIMIT: Final = 2**64 - 1
 _UNKNOWN_VARIABLE: Final = 1193
@@ -115,13 +111,13 @@ def open_connection(
     node: Node,
     credentials: Credentials,
     timeouts: tuple[float, float, float],
-    register: Callable[[Any], object],
+    register: Callable[[DriverConnection], object],
     *,
     database: str | None = None,
     autocommit: bool = True,
     claim: bytes = NO_CLAIM,
     runtime: Runtime = THREADS,
-) -> tuple[Any, Facts]:
+) -> tuple[DriverConnection, Facts]:
     """Open a driver connection, and set up and verify its session.
 
     Args:
@@ -155,7 +151,7 @@ def open_connection(
         raise
 
 
-def close(raw: Any, *, idle: bool) -> None:
+def close(raw: DriverConnection, *, idle: bool) -> None:
     """Close a driver connection; does nothing if it is closed already.
 
     Args:
@@ -163,41 +159,11 @@ def close(raw: Any, *, idle: bool) -> None:
         idle: True if every reply has been read. Otherwise no COM_QUIT is sent, since it could end up in the middle of a
             statement.
     """
-    is_pymysql = isinstance(raw, pymysql.connections.Connection)
     try:
-        if is_pymysql:
-            if idle and raw.open:
-                # PyMySQL's close() would ignore an exception of a signal handler.
-                raw._execute_command(COMMAND.COM_QUIT, b"")  # noqa: SLF001
-        else:
-            if not idle:
-                with socket.socket(fileno=os.dup(raw.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
+        if idle and raw.open:
             raw.close()
-    except Exception as error:
-        # The connection may be closed, or the server down.
-        if not is_drivers(error):
-            raise
     finally:
-        if is_pymysql:
-            raw._force_close()  # noqa: SLF001
-
-
-def import_driver(credentials: Credentials) -> Any:
-    """Import the driver that a URL names.
-
-    Raises:
-        InvalidInput: the driver is not installed.
-    """
-    if credentials.drivername == "mysql+pymysql":
-        return pymysql
-    try:
-        return importlib.import_module("MySQLdb")
-    except ModuleNotFoundError as missing:
-        raise InvalidInput(
-            f"{credentials.drivername} needs the driver {missing.name!r}, which is not installed; "
-            "use mysql:// for PyMySQL"
-        ) from None
+        raw._force_close()  # noqa: SLF001
 
 
 def _log_in(
@@ -205,33 +171,20 @@ def _log_in(
     credentials: Credentials,
     timeouts: tuple[float, float, float],
     database: str | None,
-    register: Callable[[Any], object],
+    register: Callable[[DriverConnection], object],
     runtime: Runtime,
-) -> Any:
-    driver = import_driver(credentials)
-    given = {"node": node, "credentials": credentials, "timeouts": timeouts, "database": database}
+) -> DriverConnection:
     # Reads certificates.
-    arguments = runtime.blocking(partial(_checked_call, _arguments, given))
-    password: Secret | None = arguments.pop("password", None)
-    if driver is not pymysql:
-        login = {} if password is None else {"password": password.reveal()}
-        try:
-            raw = _checked_call(driver.connect, arguments | login)
-        finally:
-            login.clear()
-        register(raw)
-        return raw
-    # Without a TLS context of its own, PyMySQL loads the system's certificates here.
-    raw = runtime.blocking(partial(_checked_call, DriverConnection, arguments | {"defer_connect": True}))
+    raw = runtime.blocking(partial(_unconnected, node, credentials, timeouts, database))
     raw.runtime = runtime
     register(raw)
     # PyMySQL would wait for the server's greeting as long as for a reply to a statement.
-    read_timeout_s = raw._read_timeout  # noqa: SLF001 - PyMySQL has no public name for it
+    read_timeout_s: Any = raw._read_timeout  # noqa: SLF001 - PyMySQL has no public name for it
     raw._read_timeout = min(read_timeout_s, raw.connect_timeout)  # noqa: SLF001
     try:
-        if password is not None:
+        if credentials.password is not None:
             # PyMySQL would encode a str as Latin-1, but passwords are set as UTF-8.
-            raw.password = password.reveal().encode()
+            raw.password = credentials.password.reveal().encode()
         raw.connect()
     finally:
         raw.password = b""
@@ -239,42 +192,35 @@ def _log_in(
     return raw
 
 
-def _checked_call(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call the driver, and report errors about its arguments as errors in the URL."""
+def _unconnected(
+    node: Node, credentials: Credentials, timeouts: tuple[float, float, float], database: str | None
+) -> DriverConnection:
     try:
-        return connect(**arguments)
+        arguments: dict[str, Any] = {
+            "charset": "utf8mb4",
+            **dict(zip(("connect_timeout", "read_timeout", "write_timeout"), timeouts, strict=True)),
+            **url_arguments(node, credentials, database),
+            **credentials.tls.driver_arguments(socket=node.socket is not None),
+            # The session is set up after the login, so that init_connect cannot override it.
+            "autocommit": None,
+            "defer_connect": True,
+        }
+        return DriverConnection(**arguments)
     except (TypeError, ValueError) as error:
         if isinstance(error, UnicodeError):
             raise
         if (unknown := _UNKNOWN.search(str(error))) is not None:
-            raise InvalidInput(
-                f"the URL has the unknown option {unknown[1] or unknown[2]!r}; correct or remove it"
-            ) from error
+            raise InvalidInput(f"the URL has the unknown option {unknown[1]!r}; correct or remove it") from error
         raise InvalidInput(f"the URL's options cannot be used: {error}") from error
-
-
-def _arguments(
-    node: Node, credentials: Credentials, timeouts: tuple[float, float, float], database: str | None
-) -> dict[str, Any]:
-    names = ("connect_timeout", "read_timeout", "write_timeout")
-    defaults: dict[str, Any] = dict(zip(names, timeouts, strict=True))
-    if credentials.drivername == "mysql+mysqldb":
-        # mysqlclient accepts whole seconds only, and 0 means no timeout.
-        defaults = {name: math.ceil(value) for name, value in defaults.items()}
-    from_url = url_arguments(node, credentials, database)
-    # The session is set up after the login, so that init_connect cannot override it.
-    return {"charset": "utf8mb4", **defaults, **from_url, "autocommit": None, **driver_arguments(node, credentials)}
 
 
 def url_arguments(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
     """Return the driver arguments for an address and a URL's options, as SQLAlchemy's dialect would.
 
-    The common case, PyMySQL without driver options, does not import SQLAlchemy: the import takes longer than everything
+    The common case, a URL without driver options, does not import SQLAlchemy: the import takes longer than everything
     else up to the first reply.
     """
-    if credentials.drivername != "mysql+pymysql" or credentials.driver_options:
-        from schemaless.wire.sqlalchemy_url import sqlalchemy_url  # it imports SQLAlchemy
-
+    if credentials.driver_options:
         url = sqlalchemy_url(node, credentials, database)
         kind: Any = url.get_dialect()
         _, read = kind(dbapi=kind.import_dbapi()).create_connect_args(url)
@@ -289,12 +235,22 @@ def url_arguments(node: Node, credentials: Credentials, database: str | None) ->
     return {name: value for name, value in arguments.items() if value} | {"client_flag": CLIENT.FOUND_ROWS}
 
 
-def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float) -> Facts:
+def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
+    """Return a node's SQLAlchemy URL, without the password and TLS options."""
+    from sqlalchemy.engine import URL  # slow, and rarely needed
+
+    options = dict(credentials.driver_options)
+    if node.socket is not None:
+        options["unix_socket"] = node.socket
+    return URL.create("mysql+pymysql", credentials.username, None, node.host, node.port, database, options)
+
+
+def _set_up(raw: DriverConnection, node: str, autocommit: bool, claim: bytes, began_s: float) -> Facts:
     """Set the session variables in one round trip; read them and the server's properties back in a second one.
 
     If the greeting names another product, as a proxy's may, this takes up to two round trips more.
     """
-    mariadb = "mariadb" in str(raw.get_server_info()).lower()
+    mariadb = "mariadb" in str(raw.server_version).lower()
     try:
         facts = _set_up_as(raw, node, autocommit, claim, began_s, mariadb=mariadb)
     except Exception as error:
@@ -306,17 +262,18 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float)
     return _set_up_as(raw, node, autocommit, claim, began_s, mariadb=not mariadb)
 
 
-def _set_up_as(raw: Any, node: str, autocommit: bool, claim: bytes, began_s: float, *, mariadb: bool) -> Facts:
+def _set_up_as(
+    raw: DriverConnection, node: str, autocommit: bool, claim: bytes, began_s: float, *, mariadb: bool
+) -> Facts:
     isolation = "tx_isolation" if mariadb else "transaction_isolation"
     settings = {"autocommit": int(autocommit), **SETTINGS, isolation: "REPEATABLE-READ"}
     if mariadb:
         settings |= MARIADB_SETTINGS
-    cursor = raw.cursor()
-    cursor.execute(set_session({**settings, "timestamp": None}))
+    raw.send(set_session({**settings, "timestamp": None}))
+    raw.receive()
     expected = settings | READ_BACK
-    cursor.execute(select_session(expected, claim))
-    packet, increment, version, is_mariadb, server, epoch, *actual = cursor.fetchone()
-    cursor.close()
+    raw.send(select_session(expected, claim))
+    packet, increment, version, is_mariadb, server, epoch, *actual = raw.receive().row()
     for (name, value), held in zip(expected.items(), actual, strict=True):
         kept = str(held).lower()
         if str(value).lower() not in (kept.split(",") if name in MARIADB_SETTINGS else [kept]):

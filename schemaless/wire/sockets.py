@@ -10,13 +10,14 @@ from typing import Any
 # Buffered socket reader without Python finalizers; it is closed by ``_force_close``, or collected with its socket.
 _Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
 _Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
+_BUFFER_BYTES = 1 << 16
 
 
 def _makefile(wire: Any, mode: str) -> Any:
     """Replacement for ``socket.makefile("rb")``."""
     raw = _Raw(wire, mode[0])
     wire._io_refs += 1  # noqa: SLF001 - as socket.makefile does
-    return _Reader(raw)
+    return _Reader(raw, _BUFFER_BYTES)
 
 
 class Wire(socket.socket):

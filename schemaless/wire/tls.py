@@ -43,19 +43,12 @@ class TLS:
     cipher: str | None = None
     key_password: Secret | None = field(default=None, repr=False)
 
-    def driver_arguments(self, driver: str, *, socket: bool) -> dict[str, Any]:
-        """Return the TLS arguments for a driver.
-
-        Args:
-            driver: ``pymysql`` or ``mysqldb``.
-            socket: True for a local socket.
+    def driver_arguments(self, *, socket: bool) -> dict[str, Any]:
+        """Return the driver's arguments for connections through a local ``socket``, or over TCP.
 
         Raises:
             InvalidInput: a certificate or key cannot be read.
         """
-        if driver == "mysqldb":
-            files = {name: getattr(self, name) for name in (*_FILES, "cipher") if getattr(self, name) is not None}
-            return ({} if self.mode is None else {"ssl_mode": self.mode.upper()}) | ({"ssl": files} if files else {})
         # A local socket needs no encryption, which costs PyMySQL 25 ms per connection.
         mode = self.mode or ("disabled" if socket else "preferred")
         if mode == "disabled":

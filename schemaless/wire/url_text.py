@@ -50,10 +50,8 @@ def read_url(text: str) -> URLText | None:
 
 
 def write_url(
-    drivername: str,
     username: str | None,
-    host: str | None,
-    port: int | None,
+    authority: str,
     database: str | None,
     query: Mapping[str, str],
     *,
@@ -61,8 +59,13 @@ def write_url(
 ) -> str:
     """Format a URL without a password, or with asterisks in its place if ``hidden_password``."""
     account = "" if username is None else f"{quote(username, safe=' +')}{':***' if hidden_password else ''}@"
-    address = f"[{host}]" if ":" in (host or "") else host or ""
-    place = address if port is None else f"{address}:{port}"
     path = "" if database is None else f"/{quote(database, safe=' +/')}"
-    options = "&".join(f"{quote_plus(name)}={quote_plus(query[name])}" for name in sorted(query))
-    return f"{drivername}://{account}{place}{path}{'?' if options else ''}{options}"
+    # Slashes in a query need no escaping.
+    options = "&".join(f"{quote_plus(name)}={quote_plus(query[name], safe='/')}" for name in sorted(query))
+    return f"mysql://{account}{authority}{path}{'?' if options else ''}{options}"
+
+
+def authority_of(host: str | None, port: int | None) -> str:
+    """Return a host and port as they are written in a URL."""
+    address = f"[{host}]" if ":" in (host or "") else host or ""
+    return address if port is None else f"{address}:{port}"

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
-from urllib.parse import quote_plus
+from typing import Final
 
 from schemaless.errors import InvalidInput
 from schemaless.wire.node import Node
 from schemaless.wire.option_file import DEFAULT_FILE, read_option_file
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret, clear_locals
 from schemaless.wire.tls import NO_OPTIONS, TLS, tls_of
-from schemaless.wire.url_text import URLText, read_url, write_url
+from schemaless.wire.url_text import URLText, authority_of, read_url, write_url
 
 _OWN_PREFIXES: Final = ("ssl", "read_default_")
 """Prefixes of the options that are handled here; all others are passed to the driver."""
@@ -33,7 +32,6 @@ class Credentials:
         password_from: source of the password, for display; None without a password.
     """
 
-    drivername: str = "mysql+pymysql"
     username: str | None = None
     password: Secret | None = field(default=None, repr=False)
     query: tuple[tuple[str, str], ...] = ()
@@ -75,22 +73,17 @@ class ServerURL:
         # Hides misspelt password options as well, which the driver would reject.
         shown = {name: "***" if "pass" in name else value for name, value in self.credentials.query}
         hidden = self.credentials.password is not None
-        return self._with_others(_text(self.node, self.credentials, self.database, shown, hidden_password=hidden))
+        return self._text(self.database, shown, hidden_password=hidden)
 
     def for_database(self, database: str | None) -> str:
         """Return the URL of another database on the same servers, without passwords."""
-        text = self._with_others(_text(self.node, self.credentials, database, dict(self.credentials.query)))
-        # Slashes in a query need no escaping.
-        return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
+        return self._text(database, dict(self.credentials.query))
 
-    def _with_others(self, text: str) -> str:
-        """Insert the other servers into a rendered URL of the first one."""
-        if len(self.nodes) == 1:
-            return text
+    def _text(self, database: str | None, query: dict[str, str], *, hidden_password: bool = False) -> str:
         if self.node.socket is not None:
-            one, several = self.node.socket, ",".join(str(node.socket) for node in self.nodes)
-            return text.replace(f"unix_socket={quote_plus(one)}", f"unix_socket={quote_plus(several)}", 1)
-        return text.replace(_authority(self.node), ",".join(map(_authority, self.nodes)), 1)
+            query["unix_socket"] = ",".join(str(node.socket) for node in self.nodes)
+        authority = ",".join(authority_of(node.host, node.port) for node in self.nodes if node.socket is None)
+        return write_url(self.credentials.username, authority, database, query, hidden_password=hidden_password)
 
 
 def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
@@ -99,7 +92,7 @@ def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
     With ``several``, the URL may name several servers for the catalog, separated by commas: ``host1:3306,host2:3306``,
     or several sockets.
 
-    - ``mysql://`` and ``mariadb://`` select PyMySQL, ``mysql+mysqldb://`` mysqlclient.
+    - The scheme is ``mysql``, ``mariadb`` or ``mysql+pymysql``, which all mean the same.
     - ``?unix_socket=`` names a socket.
     - ``?ssl_mode=`` and the other TLS options (``schemaless.wire.tls``) configure encryption.
     - ``?read_default_file=`` names an option file; its groups ``[client]`` and ``[schemaless]`` fill in what the URL
@@ -130,8 +123,8 @@ def _parsed(text: str, several: bool) -> ServerURL:
             "or mysql://user@/name?unix_socket=/path"
         )
     family, _, driver = url.drivername.partition("+")
-    if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
-        raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
+    if family not in ("mysql", "mariadb") or driver not in ("", "pymysql"):
+        raise InvalidInput(f"URL scheme must be mysql, mariadb or mysql+pymysql, got {url.drivername!r}")
     if "@" in (url.host or ""):
         raise InvalidInput("the URL has two @ before the database name; write @ as %40 in a user name or password")
     query: dict[str, str] = {}
@@ -161,7 +154,6 @@ def _parsed(text: str, several: bool) -> ServerURL:
     )
     source, password = next((candidate for candidate in candidates if candidate[1] is not None), (None, None))
     credentials = Credentials(
-        f"mysql+{driver or 'pymysql'}",
         url.username or file.get("user"),
         None if password is None else Secret(password),
         tuple(sorted(query.items())),
@@ -178,47 +170,6 @@ def _each_host(text: str) -> list[str]:
     end = next((position for position, character in enumerate(rest) if character in "/?"), len(rest))
     account, at, hosts = rest[:end].rpartition("@")
     return [f"{scheme}{mark}{account}{at}{host}{rest[end:]}" for host in hosts.split(",")]
-
-
-def _authority(node: Node) -> str:
-    host = f"[{node.host}]" if ":" in str(node.host) else node.host
-    return f"{host}:{node.port}"
-
-
-def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
-    """Return the driver arguments for the login: TLS options, and the password, still as a ``Secret``.
-
-    Raises:
-        InvalidInput: a certificate or key cannot be read.
-    """
-    driver = credentials.drivername.partition("+")[2]
-    arguments = credentials.tls.driver_arguments(driver, socket=node.socket is not None)
-    if credentials.password is not None:
-        arguments["password"] = credentials.password
-    return arguments
-
-
-def _text(
-    node: Node,
-    credentials: Credentials,
-    database: str | None,
-    query: Mapping[str, str],
-    *,
-    hidden_password: bool = False,
-) -> str:
-    return write_url(
-        credentials.drivername,
-        credentials.username,
-        node.host,
-        node.port,
-        database,
-        _options(node, query),
-        hidden_password=hidden_password,
-    )
-
-
-def _options(node: Node, query: Mapping[str, str]) -> dict[str, str]:
-    return {**query} if node.socket is None else {**query, "unix_socket": node.socket}
 
 
 def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import schemaless
 import schemaless.aio
-from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop
+from schemaless import NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop
 from schemaless.aio.bridge import Bridge, wait
 from schemaless.aio.slots import AsyncSlots
 from schemaless.monitoring import telemetry
@@ -159,13 +159,6 @@ def test_pyarrow_is_not_imported_on_the_loop(datastore_url: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
-
-
-@pytest.mark.once
-def test_another_driver_is_refused() -> None:
-    """One that waits in C."""
-    with pytest.raises(InvalidInput, match=r"needs PyMySQL, but the URL selects mysql\+mysqldb"):
-        asyncio.run(schemaless.aio.connect("mysql+mysqldb://app@db-1/mezzanine"))
 
 
 @pytest.mark.once
