@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from schemaless.base.events import Advanced, Event, Listener, ignore_events
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.wire.attempts import Retried
 from schemaless.wire.connection_slots import SlotAwaited
 from schemaless.wire.pools import Pools
-from schemaless.wire.retries import Retried
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider

@@ -16,7 +16,7 @@ from schemaless.errors import PrimaryNotClaimed, SchemalessError, ServerError, S
 from schemaless.schema.databases import SHARD_TABLES
 from schemaless.topology.model import Topology
 from schemaless.topology.routing import CatalogReader, Routing
-from schemaless.wire.errors import READ_ONLY, DatabaseMissing, Elsewhere, ServerReplaced
+from schemaless.wire.errors import DatabaseMissing, Elsewhere, ServerReplaced
 from schemaless.wire.node import Node
 from schemaless.wire.pools import Pools
 
@@ -55,7 +55,7 @@ class Router:
         self._unreadable = False
         # One lock per process, because a fork may leave it locked.
         self._refresh_locks: dict[int, AbstractContextManager[Any]] = {}
-        self.routing: Routing = Routing(topology, token, self.judge, self.confirm)
+        self.routing: Routing = Routing(topology, token, self)
         self._require_claims(self.routing)
         pools.when_replaced(self._server_replaced)
         self.look_at_s: float = self._next_refresh_s()
@@ -108,7 +108,7 @@ class Router:
         """Forget what is known about the shards of a server, because its address leads to another one."""
         with self._refresh_lock():
             before = self.routing
-            self.routing = Routing(before.topology, before.token, self.judge, self.confirm, before, node)
+            self.routing = Routing(before.topology, before.token, self, before, node)
 
     def _refresh_lock(self) -> AbstractContextManager[Any]:
         return self._refresh_locks.setdefault(os.getpid(), self._pools.runtime.lock())
@@ -151,7 +151,7 @@ class Router:
                 if before.token is not None and entry.topology == before.topology:
                     # Only the token is new: 'topology set-primary' named the same address again.
                     self._pools.replace_connections()
-                after = Routing(entry.topology, entry.token, self.judge, self.confirm, before)
+                after = Routing(entry.topology, entry.token, self, before)
                 # Claims first: no call may use the new routing before its claims are required.
                 self._require_claims(after)
                 self.routing = after
@@ -180,10 +180,8 @@ class Router:
             if time.monotonic() - self.awaited_at_s > 1:
                 self._catalog.close()
 
-    def judge(
-        self, routing: Routing, error: ServerError, node: Node, shard: int, lost: ServerError | None
-    ) -> Elsewhere | None:
-        """Decide whether an error means that a shard has moved; return an ``Elsewhere`` if so."""
+    def moved(self, routing: Routing, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
+        """Find out from the catalog whether a shard has moved, after an error; return an ``Elsewhere`` if so."""
         missing = error if isinstance(error, DatabaseMissing) else None
         if missing is not None:
             named = _MISSING_TABLE.search(missing.message)
@@ -193,8 +191,6 @@ class Router:
                 and (self.known_tables is None or not self.known_tables(shard, named[1]))
             ):
                 return None
-        elif not isinstance(error, ServerUnavailable) and error.code not in READ_ONLY:
-            return None
         rejected = (
             isinstance(error, ServerUnavailable)
             and error.retry_after_s is not None
@@ -208,7 +204,7 @@ class Router:
             primary, before = now.clusters[shard].primary, routing.clusters[shard].primary
             what = "its servers have changed" if primary == before else f"the catalog now names {primary} for the shard"
             message = f"{what}; make the same call again"
-            return Elsewhere(message, node=str(node), shard=shard, lost=lost)
+            return Elsewhere(message, node=str(node), shard=shard)
         if missing is None:
             return None
-        return Elsewhere(missing.message, node=str(node), shard=shard, lost=lost, missing=missing)
+        return Elsewhere(missing.message, node=str(node), shard=shard, missing=missing)

@@ -10,9 +10,9 @@ could repeat a value if a catalog failover lost one change and another followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
@@ -44,14 +44,13 @@ class Routing:
         verified: pairs of a shard and a node on which its identity is verified.
     """
 
-    __slots__ = ("_confirm", "_judge", "_replaced", "changes", "clusters", "proven", "token", "topology", "verified")
+    __slots__ = ("_replaced", "_watch", "changes", "clusters", "proven", "token", "topology", "verified")
 
     def __init__(
         self,
         topology: Topology,
         token: bytes | None,
-        judge: Judge,
-        confirm: Callable[[Node, int], None],
+        watch: CatalogWatch,
         before: Routing | None = None,
         replaced: Node | None = None,
     ) -> None:
@@ -60,15 +59,13 @@ class Routing:
         Args:
             topology: the topology, as read from the catalog.
             token: the catalog's token.
-            judge: decides whether an error under this routing means that a shard has moved.
-            confirm: raises an error if the last attempt to read the catalog failed.
+            watch: reads the catalog after errors under this routing.
             before: the previous routing; its proofs stay valid for shards that have not moved.
             replaced: an address that leads to another server than under the previous routing, if any.
         """
         self.topology: Topology = topology
         self.token: bytes | None = token
-        self._judge = judge
-        self._confirm = confirm
+        self._watch = watch
         self._replaced: dict[Node, Claim] = {}
         clusters: list[Cluster] = []
         for part in sorted(topology.ranges, key=lambda part: part.first):
@@ -99,17 +96,17 @@ class Routing:
         """Return True if a server is a node of the shard's cluster, in any role."""
         return _has(self.clusters[shard], address)
 
-    def moved(self, error: ServerError, node: Node, shard: int, lost: ServerError | None) -> Elsewhere | None:
-        """Check whether an error means that a shard has moved; see ``wire.route.Route``."""
-        return self._judge(self, error, node, shard, lost)
+    def moved(self, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
+        """Find out whether a shard has moved; see ``wire.attempts.Route``."""
+        return self._watch.moved(self, error, node, shard)
 
     def confirm(self, node: Node, shard: int) -> None:
-        """Check that the catalog could be read; see ``wire.route.Route``."""
+        """Check that the catalog could be read; see ``wire.attempts.Route``."""
         if self.clusters[shard].epoch:
-            self._confirm(node, shard)
+            self._watch.confirm(node, shard)
 
     def verify(self, connection: Connection, shard: int) -> None:
-        """Verify a shard's identity on a connection; see ``wire.route.Route``."""
+        """Verify a shard's identity on a connection; see ``wire.attempts.Route``."""
         topology = self.topology
         identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
         identity_on(connection, shard_database(topology.name, shard), identity)
@@ -128,7 +125,14 @@ def _location(cluster: Cluster) -> tuple[str, Node, int]:
     return cluster.name, cluster.primary, cluster.epoch
 
 
-Judge = Callable[[Routing, ServerError, Node, int, ServerError | None], Elsewhere | None]
+class CatalogWatch(Protocol):
+    """The parts of ``Router`` that a routing uses."""
+
+    def moved(self, routing: Routing, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
+        """Find out from the catalog whether a shard has moved, after an error under this routing."""
+
+    def confirm(self, node: Node, shard: int) -> None:
+        """Check that the last attempt to read the catalog succeeded."""
 
 
 class Spot(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
@@ -22,13 +23,13 @@ from schemaless.schema.databases import Identity, verify_identity
 from schemaless.topology.model import Topology
 from schemaless.topology.router import Router
 from schemaless.topology.routing import CatalogReader, Routing, Spot
+from schemaless.wire.attempts import Attempt, Step, may_have_moved, next_step
 from schemaless.wire.connection import Check, Connection, Rows
 from schemaless.wire.driver import Reply
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.pools import Pools
-from schemaless.wire.route import outcome_unknown
 from schemaless.wire.runtime import Runtime
 
 log: Final = logging.getLogger("schemaless")
@@ -48,7 +49,6 @@ _MOVE_POLL_S: Final = (0.002, 0.010)
 _SLOWER_AFTER_S: Final = 0.5
 """Seconds of waiting after which polling slows down; fast polling would delay a cutover when CPU or I/O is scarce."""
 _SLOW_POLL_S: Final = (0.02, 0.1)
-_MAX_CHANGES: Final = 20
 
 
 class Shards:
@@ -146,15 +146,14 @@ class Shards:
             router.refresh_if_due()
         moved: Elsewhere | None = None
         routing = router.routing
+        attempt = Attempt(shard, writes, routing)
         pool = routing.proven[shard]
         if pool is not None and read_from == "primary":
             try:
-                return pool.run(operation, shard=shard, writes=writes, route=routing)
+                return pool.run_attempts(operation, attempt)
             except Elsewhere as error:
                 moved = error
-        return self.follow(
-            shard, read_from, lambda spot, doubt: self.run_at(spot, operation, writes=writes, doubt=doubt), moved=moved
-        )
+        return self._follow(attempt, shard, read_from, lambda spot: self.run_at(spot, operation, attempt), moved)
 
     def run_on(self, node: Node, shard: int, operation: Callable[[Connection], T], *, writes: bool = False) -> T:
         """Run an operation on one particular node of the shard's cluster; raises what ``run`` raises.
@@ -162,91 +161,103 @@ class Shards:
         Raises:
             ServerUnavailable: the shard is no longer on that node.
         """
+        attempt = Attempt(shard, writes)
         try:
             try:
-                return self.run_at(Spot(self.routing, shard, node), operation, writes=writes)
+                return self.run_at(Spot(self.routing, shard, node), operation, attempt)
             except Elsewhere as moved:
                 # The node may be the same: its address leads to another server, or another node was promoted.
                 if moved.missing is not None or node not in self.routing.clusters[shard].nodes:
                     raise
-                return self.run_at(Spot(self.routing, shard, node), operation, writes=writes, doubt=moved.lost)
+                attempt.leave(moved)
+                return self.run_at(Spot(self.routing, shard, node), operation, attempt)
         except Elsewhere as moved:
             if moved.missing is not None:
                 raise moved.missing from moved
             raise ServerUnavailable(moved.message, node=moved.node, shard=shard) from moved
 
-    def run_at(
-        self,
-        spot: Spot,
-        operation: Callable[[Connection], T],
-        *,
-        writes: bool = False,
-        doubt: ServerError | None = None,
-    ) -> T:
+    def run_at(self, spot: Spot, operation: Callable[[Connection], T], attempt: Attempt | None = None) -> T:
         """Run an operation at a spot, verifying the shard's identity first; for use inside ``follow``.
+
+        Args:
+            spot: the shard's server.
+            operation: must be safe to repeat; see ``NodePool.run``.
+            attempt: describes the call, and what attempts on other servers left; by default, a read.
 
         Raises:
             Elsewhere: the shard is no longer there.
         """
+        attempt = Attempt(spot.shard) if attempt is None else attempt
+        attempt.route = spot.routing
         if (spot.shard, spot.node) not in spot.routing.verified:
             try:
                 self._verify_spot(spot)
             except Elsewhere:
                 raise
             except (ServerError, ShardIdentityMismatch) as error:
-                if doubt is None:
-                    raise
-                raise outcome_unknown(doubt, str(error), doubt) from error
-        pool = self.pool_for(spot.node)
-        return pool.run(operation, shard=spot.shard, writes=writes, route=spot.routing, doubt=doubt)
+                attempt.give_up(error)
+        return self.pool_for(spot.node).run_attempts(operation, attempt)
 
-    def follow(
-        self,
-        shard: int,
-        read_from: ReadFrom,
-        work: Callable[[Spot, ServerError | None], T],
-        *,
-        moved: Elsewhere | None = None,
-    ) -> T:
+    def follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
         """Call ``work`` with the spot that serves a shard, and again with the new spot whenever the shard has moved.
 
         Args:
             shard: the shard's number.
             read_from: node type to use; the primary is used if the replica does not have the shard yet.
-            work: receives the spot, and the error of an earlier attempt whose outcome is open, if any; it calls
-                ``run_at``.
-            moved: error of an earlier attempt by the caller, if any.
+            work: receives the spot, reads, and calls ``run_at``.
+
+        Raises:
+            ShardMoving: the shard did not reappear in time.
+        """
+        return self._follow(Attempt(shard), shard, read_from, work, None)
+
+    def _follow(
+        self, attempt: Attempt, shard: int, read_from: ReadFrom, work: Callable[[Spot], T], moved: Elsewhere | None
+    ) -> T:
+        while True:
+            if moved is not None:
+                read_from = self._prepare_next(attempt, shard, read_from, moved)
+            try:
+                return work(self.spot(shard, read_from))
+            except Elsewhere as error:
+                moved = error
+
+    def _prepare_next(self, attempt: Attempt, shard: int, read_from: ReadFrom, moved: Elsewhere) -> ReadFrom:
+        """Return the node type for the next attempt, once it is due.
 
         Raises:
             ShardMoving, OutcomeUnknown: the shard did not reappear in time.
         """
-        doubt: ServerError | None = None
-        give_up_s: float | None = None
-        changes = 0
-        while True:
-            if moved is not None:
-                doubt = moved.lost or doubt
-                changes += moved.missing is None
-                if moved.missing is not None and moved.node != str(self.routing.clusters[shard].primary):
-                    log.warning(
-                        "%s does not have shard %d yet; reading from its primary instead: %s",
-                        moved.node,
-                        shard,
-                        moved.missing,
-                    )
-                    read_from = "primary"
-                elif moved.missing is not None:
-                    if give_up_s is None:
-                        self._check_identity(shard, moved, doubt)
-                        give_up_s = time.monotonic() + self.move_wait_s
-                    self._wait_for_move(moved, doubt, give_up_s)
-                elif changes > _MAX_CHANGES:
-                    problem = f"the catalog named another server {changes} times during this call"
-                    raise _moving(moved, doubt, problem, self.move_wait_s)
-            try:
-                return work(self.spot(shard, read_from), doubt)
-            except Elsewhere as error:
-                moved = error
+        attempt.leave(moved)
+        missing, at_primary = moved.missing, moved.node == str(self.routing.clusters[shard].primary)
+        if missing is not None and at_primary and attempt.wait_until_s == math.inf:
+            self._check_identity(attempt, shard, moved.node, missing)
+            attempt.wait_until_s = time.monotonic() + self.move_wait_s
+        step = next_step(attempt, moved, time.monotonic(), at_primary=at_primary)
+        if step is Step.RAISE:
+            problem = f"the catalog named another server {attempt.changes} times during this call"
+            if missing is not None:
+                problem = f"{missing.message}, and the catalog names no other server"
+            moving = ShardMoving(
+                f"{problem} (waited up to {self.move_wait_s:g} s). The shard may be in a move that has stopped: look "
+                "for its table on that server, and check 'schemaless topology show'. Nothing was written",
+                node=moved.node,
+                shard=shard,
+                code=moved.code,
+            )
+            moving.__cause__ = moved
+            attempt.give_up(moving, problem)
+        if step is Step.WAIT:
+            self.router.awaited_at_s = time.monotonic()
+            waited_s = self.move_wait_s - (attempt.wait_until_s - self.router.awaited_at_s)
+            poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
+            self.runtime.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
+        if step is Step.PRIMARY:
+            log.warning(
+                "%s does not have shard %d yet; reading from its primary instead: %s", moved.node, shard, missing
+            )
+            return "primary"
+        return read_from
 
     def rows(self, shard: int, sql: bytes, *, read_from: ReadFrom = "primary", check: Check | None = None) -> Rows:
         """Query a shard; raises what ``run`` and ``Connection.rows`` raise."""
@@ -269,34 +280,18 @@ class Shards:
         self.pools.close()
         self.router.close()
 
-    def _check_identity(self, shard: int, moved: Elsewhere, doubt: ServerError | None) -> None:
+    def _check_identity(self, attempt: Attempt, shard: int, node: str, missing: DatabaseMissing) -> None:
         """Raise the server's error unless the shard's database and identity exist, which a move leaves in place."""
-        assert moved.missing is not None
         spot = self.spot(shard)
         try:
             self._verify(spot)
         except (ServerError, ShardIdentityMismatch) as error:
             # A server that does not answer proves nothing; the call itself will find out.
-            if str(spot.node) != moved.node or isinstance(error, (ServerUnavailable, ServerTimeout)):
+            if str(spot.node) != node or isinstance(error, (ServerUnavailable, ServerTimeout)):
                 return
-            if doubt is not None:
-                raise outcome_unknown(doubt, str(error), moved) from error
-            raise moved.missing from error
-
-    def _wait_for_move(self, moved: Elsewhere, doubt: ServerError | None, give_up_s: float) -> None:
-        """Pause before the next attempt on a shard whose table is missing.
-
-        Raises:
-            ShardMoving, OutcomeUnknown: the time is up.
-        """
-        if time.monotonic() >= give_up_s:
-            assert moved.missing is not None
-            problem = f"{moved.missing.message}, and the catalog names no other server"
-            raise _moving(moved, doubt, problem, self.move_wait_s) from moved
-        self.router.awaited_at_s = time.monotonic()
-        waited_s = self.move_wait_s - (give_up_s - self.router.awaited_at_s)
-        poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
-        self.runtime.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
+            if attempt.open_write is not None:
+                attempt.give_up(error)
+            raise missing from error
 
     # Verification
 
@@ -310,10 +305,9 @@ class Shards:
         try:
             self._verify(spot)
         except ServerError as error:
-            moved = spot.routing.moved(error, spot.node.having("primary"), spot.shard, None)
-            if moved is None:
-                raise
-            raise moved from error
+            if may_have_moved(error) and (moved := spot.routing.moved(error, spot.node.having("primary"), spot.shard)):
+                raise moved from error
+            raise
         except ShardIdentityMismatch as error:
             now = self.router.again(spot.routing)
             missing = None
@@ -321,7 +315,7 @@ class Shards:
                 if not error.absent or spot.node == spot.primary:
                     raise
                 missing = DatabaseMissing(str(error), node=str(spot.node), shard=spot.shard)
-            raise Elsewhere(str(error), node=str(spot.node), shard=spot.shard, lost=None, missing=missing) from error
+            raise Elsewhere(str(error), node=str(spot.node), shard=spot.shard, missing=missing) from error
 
     def _verify(self, spot: Spot) -> None:
         topology = spot.routing.topology
@@ -341,15 +335,3 @@ class Shards:
         spot.routing.verified.add((spot.shard, spot.node))
         if spot.node == spot.primary:
             spot.routing.proven[spot.shard] = pool
-
-
-def _moving(moved: Elsewhere, doubt: ServerError | None, problem: str, wait_s: float) -> ServerError:
-    if doubt is not None:
-        return outcome_unknown(doubt, problem, moved)
-    return ShardMoving(
-        f"{problem} (waited up to {wait_s:g} s). The shard may be in a move that has stopped: look for its table "
-        "on that server, and check 'schemaless topology show'. Nothing was written",
-        node=moved.node,
-        shard=moved.shard,
-        code=moved.code,
-    )

@@ -11,13 +11,7 @@ from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTi
 
 
 class ConnectionLost(ServerUnavailable):
-    """The connection was lost when part of a statement may already have been sent.
-
-    Attributes:
-        retry_until_s: end of the retry window, on this server or another one, by ``time.monotonic``.
-    """
-
-    retry_until_s: float = 0.0
+    """The connection was lost when part of a statement may already have been sent."""
 
 
 class ReplyTimedOut(ConnectionLost):
@@ -50,15 +44,11 @@ class Elsewhere(ServerUnavailable):
     """The shard has moved to another server, or is being moved.
 
     Attributes:
-        lost: the lost connection that leaves the outcome of a write open; None if nothing was written.
         missing: the server's ``DatabaseMissing``, if the catalog does not name another server yet.
     """
 
-    def __init__(
-        self, message: str, *, node: str, shard: int, lost: ServerError | None, missing: DatabaseMissing | None = None
-    ) -> None:
+    def __init__(self, message: str, *, node: str, shard: int, missing: DatabaseMissing | None = None) -> None:
         super().__init__(message, node=node, shard=shard, code=None if missing is None else missing.code)
-        self.lost = lost
         self.missing = missing
 
 

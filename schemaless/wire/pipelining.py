@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from schemaless.errors import ServerError
+from schemaless.wire.attempts import Attempt, Route
 from schemaless.wire.connection import Check, Rows
 from schemaless.wire.pool import NodePool
-from schemaless.wire.route import Route
 
 _MAX_SERVERS: Final = 8
 """Servers queried at a time; the caller holds a connection to each of them."""
@@ -55,7 +55,7 @@ def run_queries(
     errors: list[ServerError | None] = [None] * len(queries)
     in_order = sorted(range(len(queries)), key=lambda number: str(queries[number].pool.node))
     for start in range(0, len(in_order), _MAX_SERVERS):
-        attempts = [(number, _Attempt(queries[number])) for number in in_order[start : start + _MAX_SERVERS]]
+        attempts = [(number, _First(queries[number])) for number in in_order[start : start + _MAX_SERVERS]]
         _first_attempts([attempt for _, attempt in attempts], on_rows, while_waiting)
         for number, attempt in attempts:
             if not attempt.answered:
@@ -64,7 +64,7 @@ def run_queries(
 
 
 def _first_attempts(
-    attempts: Sequence[_Attempt], on_rows: Callable[[Rows], None], while_waiting: Callable[[], object]
+    attempts: Sequence[_First], on_rows: Callable[[Rows], None], while_waiting: Callable[[], object]
 ) -> None:
     # The list holds every connection that must be returned. A signal handler may raise at any line: an attempt is in
     # the list before it takes a slot, and what an exception keeps the inner ``finally`` from returning, the outer does.
@@ -83,7 +83,7 @@ def _first_attempts(
             attempt.return_slot()
 
 
-class _Attempt:
+class _First:
     """The first attempt at a query.
 
     Attributes:
@@ -136,8 +136,8 @@ class _Attempt:
         pool, sql, check, shard, route, _ = self.query
         statement = sql()
         try:
-            rows = pool.run(
-                lambda connection: connection.rows(statement, check), shard=shard, route=route, failed=self._error
+            rows = pool.run_attempts(
+                lambda connection: connection.rows(statement, check), Attempt(shard, False, route), self._error
             )
         except ServerError as error:
             return error

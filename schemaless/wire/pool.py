@@ -32,15 +32,32 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardIdentityMismatch,
 )
+from schemaless.wire.attempts import (
+    Attempt,
+    Failure,
+    Retried,
+    Route,
+    Step,
+    answered,
+    next_step,
+    outcome_unknown,
+)
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
 from schemaless.wire.driver import DriverConnection
-from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, ReadOnly, ServerReplaced, is_drivers, translated
+from schemaless.wire.errors import (
+    NO_CLAIMS,
+    ConnectionLost,
+    Elsewhere,
+    ReadOnly,
+    ReplyTimedOut,
+    ServerReplaced,
+    is_drivers,
+    translated,
+)
 from schemaless.wire.node import Node
-from schemaless.wire.retries import Retries, RetryContext
-from schemaless.wire.route import Route, answered, outcome_unknown, raise_if_moved
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
@@ -432,22 +449,29 @@ class NodePool:
                 refused.retry_after_s = wait_s
                 raise refused
 
-    def _after_alarm(self, route: Route | None, shard: int | None, lost: ServerError | None) -> None:
+    def _after_alarm(self, attempt: Attempt) -> None:
         """If a lost connection has raised an alarm, check that the server answers and still has the shard.
 
         Raises:
             ServerUnavailable: the server does not answer; sets ``retry_after_s``.
             Elsewhere: the shard has moved.
         """
-        self.fail_fast_or_probe(shard)
+        self.fail_fast_or_probe(attempt.shard)
         alarms = self.breaker.alarms
-        if route is not None and shard is not None:
+        if attempt.route is not None and attempt.shard is not None:
             # The server may have been replaced and come back before this client has read the new topology.
-            alarm = ServerUnavailable("its connections were lost", node=str(self.node), shard=shard)
-            raise_if_moved(route, alarm, self.node, shard, lost)
-            route.confirm(self.node, shard)
+            self._raise_if_moved(
+                attempt, ServerUnavailable("its connections were lost", node=str(self.node), shard=attempt.shard)
+            )
+            attempt.route.confirm(self.node, attempt.shard)
             # A call without a shard cannot check this, so it leaves the alarm to calls that have one.
             self.breaker.acknowledge(alarms)
+
+    def _raise_if_moved(self, attempt: Attempt, error: ServerError) -> None:
+        if attempt.route is not None and attempt.shard is not None:
+            moved = attempt.route.moved(error, self.node, attempt.shard)
+            if moved is not None:
+                raise moved from error
 
     def connection(self, shard: int | None = None) -> _CheckedOut:
         """Check out a connection for a ``with`` block; discard it if the block fails in the driver or is interrupted.
@@ -464,8 +488,6 @@ class NodePool:
         shard: int | None = None,
         writes: bool = False,
         route: Route | None = None,
-        doubt: ServerError | None = None,
-        failed: ServerError | BodyTooLarge | None = None,
     ) -> T:
         """Run an operation on a connection, and retry it after a lost connection or a deadlock.
 
@@ -477,43 +499,42 @@ class NodePool:
             writes: True if a lost connection leaves the outcome open.
             route: checks whether the shard is still on this server, before a lost connection is replaced and after the
                 last attempt; a replaced server may be back before its clients learn of the replacement.
-            doubt: the error of an earlier attempt at this write, on another server, whose outcome is open.
-            failed: the error of a first attempt that the caller made itself, on another connection of this pool.
 
         Raises:
             Elsewhere: the shard has moved.
             OutcomeUnknown: a write lost its connection on every attempt.
             ServerError: the error of the last attempt.
         """
-        if failed is None:
-            try:
-                return self._attempt(operation, shard, route, doubt if writes else None)
-            except (ServerError, BodyTooLarge) as error:
-                failed = error
-        context = RetryContext(self.node, self.breaker, self.runtime, self.retry_pause_s, self.listener, self.probe)
-        retries = Retries(context, shard, route, doubt, writes=writes)
-        while True:
-            retries.wait_or_raise(failed)
-            try:
-                return self._attempt(operation, shard, route, retries.open_write)
-            except (ServerError, BodyTooLarge) as error:
-                failed = error
+        return self.run_attempts(operation, Attempt(shard, writes, route))
 
-    def _attempt(
-        self,
-        operation: Callable[[Connection], T],
-        shard: int | None,
-        route: Route | None,
-        open_write: ServerError | None,
-    ) -> T:
+    def run_attempts(self, operation: Callable[[Connection], T], attempt: Attempt, failed: Failure | None = None) -> T:
+        """Do what ``run`` does, after earlier attempts at the call, on other servers or on this one.
+
+        Args:
+            operation: receives a connection, which it must not keep.
+            attempt: describes the call, and what earlier attempts left.
+            failed: the error of a first attempt that the caller made itself, on another connection of this pool.
+        """
+        while True:
+            if failed is None:
+                try:
+                    return self._attempt(operation, attempt)
+                except (ServerError, BodyTooLarge, ShardIdentityMismatch) as error:
+                    failed = error
+            self._prepare_next(attempt, failed)
+            failed = None
+
+    def _attempt(self, operation: Callable[[Connection], T], attempt: Attempt) -> T:
         if self.breaker.alarmed:
-            self._after_alarm(route, shard, open_write)
+            self._after_alarm(attempt)
+        shard = attempt.shard
         held = _CheckedOut(self, shard)
         try:
             try:
                 connection = held.begin()
+                route = attempt.route
                 if self.has_moved and route is not None and shard is not None and shard not in connection.verified:
-                    _verify(connection, shard, route, open_write)
+                    route.verify(connection, shard)
                 result = operation(connection)
                 held.end(None)
                 return result
@@ -523,6 +544,38 @@ class NodePool:
         finally:
             if held.slot:
                 self.slots.give_back(held.slot)
+
+    def _prepare_next(self, attempt: Attempt, error: Failure) -> None:
+        """Return once the attempt should be repeated on this server.
+
+        Raises:
+            Elsewhere: the shard has moved.
+            OutcomeUnknown, ServerError, BodyTooLarge, ShardIdentityMismatch: another attempt would not help.
+        """
+        if isinstance(error, Elsewhere):
+            raise error
+        failed_at_s = time.monotonic()
+        attempt.failed(error)
+        if isinstance(error, ReplyTimedOut):
+            # The statement is slow or the server hangs; a new connection tells which.
+            self.probe()
+        pause_s = self.retry_pause_s * 2 ** (attempt.number - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+        step = next_step(attempt, error, time.monotonic() + pause_s)
+        if attempt.lost is not None and isinstance(error, ServerUnavailable):
+            self.breaker.lost()
+        if step is Step.PAUSE:
+            attempt.begin_window(failed_at_s)
+            self.runtime.sleep(pause_s)
+        if step in (Step.PAUSE, Step.AGAIN):
+            if self.listener is not None:
+                self.listener(Retried(type(error).__name__))
+            return
+        if isinstance(error, ServerError) and step is Step.ELSEWHERE:
+            self._raise_if_moved(attempt, error)
+        if isinstance(error, ServerUnavailable) and error.retry_after_s is None and self.breaker.is_open:
+            # The breaker opened, so the next call would fail at once.
+            error.retry_after_s = self.breaker.until_retry_s()
+        attempt.give_up(error)
 
     def run_once(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in a transaction that commits at most once; it need not be safe to repeat.
@@ -572,15 +625,6 @@ class NodePool:
                 if raw._sock is not None:  # noqa: SLF001 - None once it is closed
                     os.dup2(null, raw._sock.fileno(), inheritable=False)  # noqa: SLF001
             os.close(null)
-
-
-def _verify(connection: Connection, shard: int, route: Route, open_write: ServerError | None) -> None:
-    try:
-        route.verify(connection, shard)
-    except ShardIdentityMismatch as error:
-        if open_write is None:
-            raise
-        raise outcome_unknown(open_write, str(error), open_write) from error
 
 
 def _next_check_s() -> float:

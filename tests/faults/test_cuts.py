@@ -12,7 +12,7 @@ from schemaless.errors import OutcomeUnknown, ServerUnavailable
 from schemaless.local.description import LocalServer
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.wire import retries
+from schemaless.wire import attempts
 from schemaless.wire.errors import ConnectionLost
 from schemaless.wire.pool import NodePool
 from tests.faults.calls import READS, ROW, WRITES, error_of, expect_refusal
@@ -31,7 +31,7 @@ def proxy(servers: list[LocalServer]) -> Iterator[Proxy]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NodePool, "retry_pause_s", 0.002)
         # A machine that is busy would end a call before its last attempt.
-        patch.setattr(retries, "RETRY_FOR_S", 60)
+        patch.setattr(attempts, "RETRY_FOR_S", 60)
         proxy = Proxy([str(servers[0].socket)])
         yield proxy
         proxy.close()
@@ -97,7 +97,7 @@ def test_a_read_that_is_cut_at_every_attempt_is_an_error(proxy, store, call):
 
     expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=0)
     # Each with a question to the catalog, on the same server, whether the shard is still there.
-    assert retries.ATTEMPTS <= len(proxy.struck) <= 2 * retries.ATTEMPTS
+    assert attempts.ATTEMPTS <= len(proxy.struck) <= 2 * attempts.ATTEMPTS
 
 
 @pytest.mark.parametrize("where", ["accept", "greeting", "login", "setup", "SELECT"])

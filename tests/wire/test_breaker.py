@@ -18,7 +18,8 @@ from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
 from schemaless.local.description import LocalServer
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
-from schemaless.wire import breaker, pool, retries
+from schemaless.wire import breaker, pool
+from schemaless.wire.attempts import ATTEMPTS, Attempt
 from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker
 from schemaless.wire.errors import ConnectionLost, Deadlock
 from schemaless.wire.runtime import Threads
@@ -136,9 +137,8 @@ class _FakeClock(Threads):
 def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
     """Slow attempts leave fewer retries, but always one; the error says when to retry once the breaker is open."""
     fake_clock = _FakeClock(attempt_s)
-    for module in (pool, retries):
-        monkeypatch.setattr(module, "time", fake_clock)
-    monkeypatch.setattr(retries.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(pool, "time", fake_clock)
+    monkeypatch.setattr(pool.random, "uniform", lambda low, high: high)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     dead = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(
@@ -162,10 +162,9 @@ def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monk
     assert caught.value.retry_after_s is None
     assert not dead.breaker.is_open
 
-    doubt = ConnectionLost("another server has gone away", node="db-2:3306")
-    doubt.retry_until_s, fake_clock.attempts = fake_clock.now_s - 0.1, 0
+    lost, fake_clock.attempts = ConnectionLost("another server has gone away", node="db-2:3306"), 0
     with pytest.raises(OutcomeUnknown):
-        dead.run(put, writes=True, doubt=doubt)
+        dead.run_attempts(put, Attempt(writes=True, lost=lost, retry_until_s=fake_clock.now_s - 0.1))
     assert fake_clock.attempts == 1
 
     dead.breaker.trip()
@@ -179,8 +178,7 @@ def test_a_call_to_a_dead_server_fails_within_a_second(attempt_s, attempts, monk
 def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     """The retry window is for outages only, not for lock waits."""
     fake_clock = _FakeClock(10)
-    for module in (pool, retries):
-        monkeypatch.setattr(module, "time", fake_clock)
+    monkeypatch.setattr(pool, "time", fake_clock)
     parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
     busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker(), runtime=fake_clock)
     monkeypatch.setattr(busy, "connect", lambda shard: fake_clock.attempt(Deadlock("deadlock", node="db-1:3306")))
@@ -188,7 +186,7 @@ def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     with pytest.raises(Deadlock):
         busy.run(lambda connection: None)
 
-    assert fake_clock.attempts == retries.ATTEMPTS
+    assert fake_clock.attempts == ATTEMPTS
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from schemaless.errors import ServerError, ServerTimeout
+from schemaless.wire.attempts import Attempt
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost
 from schemaless.wire.pipelining import Query, run_queries
@@ -55,9 +56,8 @@ class Server:
         self.held -= len(slot)
         slot.clear()
 
-    def run(self, operation: Callable[[Any], Any], **options: object) -> Any:
-        failed = options.pop("failed")
-        assert options == {"shard": 1, "route": "the route"}
+    def run_attempts(self, operation: Callable[[Any], Any], attempt: Attempt, failed: object) -> Any:
+        assert attempt == Attempt(1, False, cast("Any", "the route"))
         assert isinstance(failed, ServerError) == (not self.breaker.alarmed)
         self._steps.append(f"retry {self.node}")
         return operation(self.connect())

@@ -211,7 +211,7 @@ class Changes:
     def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
         """Return the result of ``work`` on the shard's server; repeat it on the new server if the shard moves."""
         self.shards.router.refresh_if_due()
-        return self.shards.follow(shard, read_from, lambda spot, _: self._on_one_server(spot, work))
+        return self.shards.follow(shard, read_from, lambda spot: self._on_one_server(spot, work))
 
     def _on_one_server(self, spot: Spot, work: Callable[[Spot], T]) -> T:
         """Return the result of ``work`` from one server, as what one replica shows may be missing on another.
@@ -228,7 +228,7 @@ class Changes:
         result = work(spot)
         if before is not None and pool.newest is not None and pool.newest.server != before.server:
             message = "the replica's address leads to another server than before; make the same call again"
-            raise Elsewhere(message, node=str(spot.node), shard=spot.shard, lost=None)
+            raise Elsewhere(message, node=str(spot.node), shard=spot.shard)
         return result
 
     def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
@@ -317,7 +317,7 @@ class Changes:
         self.settled.forget(spot)
         lost = LocationLost(spot.shard, location, last)
         if self.shards.router.again(spot.routing).changes[spot.shard] != spot.routing.changes[spot.shard]:
-            raise Elsewhere(str(lost), node=str(spot.node), shard=spot.shard, lost=None) from lost
+            raise Elsewhere(str(lost), node=str(spot.node), shard=spot.shard) from lost
         raise lost
 
     def _rows(self, spot: Spot, sql: bytes, check: Check | None = None) -> Rows:

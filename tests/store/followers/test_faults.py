@@ -22,7 +22,7 @@ from schemaless.store.internals import internals_of
 from schemaless.store.triggers.admin import Triggers
 from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.supervision import prepare
-from schemaless.wire import retries
+from schemaless.wire import attempts
 from tests.faults.proxy import Fault, Proxy
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -103,7 +103,7 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
         with worker.membership:
             with monkeypatch.context() as patch:
                 if dies:
-                    patch.setattr(retries, "ATTEMPTS", 1)
+                    patch.setattr(attempts, "ATTEMPTS", 1)
                 proxy.arm([Fault(where, at, "rst", skip=skip)])
                 worker.turn()
                 struck = not proxy.disarm()
@@ -171,7 +171,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         with worker.membership:
             with monkeypatch.context() as patch:
                 if dies:
-                    patch.setattr(retries, "ATTEMPTS", 1)
+                    patch.setattr(attempts, "ATTEMPTS", 1)
                 proxy.arm([Fault("UPDATE", at, "rst", skip=skip)])
                 turn(worker, skip - 2)
                 assert not proxy.disarm(), (skip, at)
@@ -232,7 +232,7 @@ def test_a_replay_completes_if_its_connection_ends_at_any_statement(proxied, mon
             lease = worker.leases.held[f"trigger:{third.name}", 0]
             with monkeypatch.context() as patch, worker.dispatcher.working_on(lease):
                 if dies:
-                    patch.setattr(retries, "ATTEMPTS", 1)
+                    patch.setattr(attempts, "ATTEMPTS", 1)
                 proxy.arm([Fault(where.partition(" ")[0], at, "rst", skip=int(where.partition(" ")[2] or 0))])
                 Calls(third, store).replay(worker.context, lease)
             assert not proxy.disarm()
