@@ -85,6 +85,16 @@ class SchemalessError(Exception):
 
     retryable: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, vars(self))
+
+
+def _rebuild(kind: type[SchemalessError], args: tuple[Any, ...], state: dict[str, Any]) -> SchemalessError:
+    """Copy an exception without calling its constructor, whose parameters differ from ``args``."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(state)
+    return error
+
 
 class InvalidCell(SchemalessError):
     """Raised before any I/O if a row_key, column_name or ref_key is not valid; nothing was written."""
@@ -117,9 +127,6 @@ class CellConflict(SchemalessError):
         self.stored = stored
         self.shard = shard
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.stored, self.shard)
-
 
 class RowHeld(SchemalessError):
     """Raised if a row to erase is under a legal hold; nothing was erased.
@@ -141,9 +148,6 @@ class RowHeld(SchemalessError):
         self.reason = reason
         self.held_at = held_at
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.row_key, self.held_by, self.reason, self.held_at)
-
 
 class CellErased(SchemalessError):
     """Raised by a put if a cell with this key existed and was erased; nothing was written.
@@ -161,9 +165,6 @@ class CellErased(SchemalessError):
         self.key = key
         self.erasure = erasure
         self.shard = shard
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.key, self.erasure, self.shard)
 
 
 class BatchError(SchemalessError):
@@ -189,9 +190,6 @@ class BatchError(SchemalessError):
         self.not_written: list[CellKey] = list(not_written)
         self.causes: dict[int, SchemalessError] = dict(causes)
         self.retryable: bool = all(cause.retryable for cause in causes.values())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.written, self.not_written, self.causes)
 
 
 class CorruptBody(SchemalessError):
@@ -221,9 +219,6 @@ class CorruptBody(SchemalessError):
             return self.message
         where = "" if self.shard is None else f" in shard {self.shard}"
         return f"cell {self.key}{where}: {self.message}"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message,), {"key": self.key, "shard": self.shard}
 
 
 class TruncatedBody(CorruptBody):
@@ -350,14 +345,6 @@ class ServerError(SchemalessError):
         where = self.node if self.shard is None else f"{self.node}, shard {self.shard}"
         return f"{where}: {self.message}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = {"message": self.message, "node": self.node, "shard": self.shard, "code": self.code}
-        return _rebuild_server_error, (type(self), state)
-
-
-def _rebuild_server_error(kind: type[ServerError], state: dict[str, Any]) -> ServerError:
-    return kind(state["message"], node=state["node"], shard=state["shard"], code=state["code"])
-
 
 class ServerUnavailable(ServerError):
     """Raised if no connection could be made, or one was lost before anything could be written.
@@ -369,9 +356,6 @@ class ServerUnavailable(ServerError):
 
     retryable = True
     retry_after_s: float | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), vars(self))
 
 
 class PrimaryNotClaimed(ServerUnavailable):
@@ -453,9 +437,6 @@ class OutcomeUnknown(ServerError):
         self.key = key
         self.retryable = key is None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), vars(self))
-
 
 class ArchiveFailed(SchemalessError):
     """Raised by a migration if an original cannot be archived; its cell and those after it were not updated."""
@@ -482,13 +463,6 @@ class CorruptArchive(SchemalessError):
         self.offset = offset
         self.frame = frame
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_corrupt_archive, (str(self), self.path, self.offset, self.frame)
-
-
-def _rebuild_corrupt_archive(message: str, path: Path, offset: int, frame: int) -> CorruptArchive:
-    return CorruptArchive(message, path=path, offset=offset, frame=frame)
-
 
 class LocationLost(SchemalessError):
     """Raised by the change feed if a location is beyond the shard's last cell; nothing was written.
@@ -510,9 +484,6 @@ class LocationLost(SchemalessError):
         self.shard = shard
         self.location = location
         self.last = last
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.shard, self.location, self.last)
 
 
 class JobConflict(SchemalessError):
@@ -561,15 +532,6 @@ class RetryLater(SchemalessError):
             raise InvalidInput(f"RetryLater: seconds must be from 0 to {_MAX_RETRY_DELAY_S:,}, got {seconds!r}")
         super().__init__(f"{reason}; in {seconds:g} s")
         self.seconds = seconds
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_retry_later, (str(self), self.seconds)
-
-
-def _rebuild_retry_later(message: str, seconds: float) -> RetryLater:
-    error = RetryLater(seconds)
-    error.args = (message,)
-    return error
 
 
 class UnknownIndex(SchemalessError):

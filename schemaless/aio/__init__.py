@@ -8,8 +8,7 @@
 Needs the extra ``[async]``.
 """
 
-from schemaless.aio.datastore import AsyncDatastore
-from schemaless.aio.index import AsyncIndex
+from schemaless.aio.datastore import AsyncDatastore, AsyncIndex
 from schemaless.aio.opening import connect
 
 __all__ = ["AsyncDatastore", "AsyncIndex", "connect"]

@@ -1,26 +1,100 @@
-"""``AsyncDatastore``: the calls of ``Datastore`` as coroutines."""
+"""``AsyncDatastore`` and ``AsyncIndex``: the calls of ``Datastore`` and ``Index`` as coroutines."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
-from schemaless.aio.index import AsyncIndex
-from schemaless.aio.iteration import SteppedIterator
 from schemaless.aio.runtime import EventLoop
-from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
-from schemaless.codec.registry import Codec
 from schemaless.store.arrow.reader import Since, each_batch
 from schemaless.store.datastore import Datastore
-from schemaless.store.erasures.ledger import Erasure
-from schemaless.topology.shards import FeedFrom, ReadFrom
+from schemaless.store.indexes.definition import Definition
+from schemaless.store.indexes.query import Index
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
+_END: Final[Any] = object()
 
-class AsyncDatastore:
+
+class _Async(Generic[S]):
+    """Asynchronous counterpart of a synchronous object."""
+
+    def __init__(self, runtime: EventLoop, blocking: S) -> None:
+        self._runtime = runtime
+        self._blocking = blocking
+
+    def __repr__(self) -> str:
+        return f"Async{self._blocking!r}"
+
+
+def _coroutine(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], Coroutine[Any, Any, T]]:
+    """Return the coroutine function of a method, with its signature and summary."""
+    name = method.__name__
+
+    async def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # Not ``method``: telemetry replaces methods of an instance.
+        blocking: Callable[P, T] = getattr(self._blocking, name)
+        return await self._runtime.run(blocking, *args, **kwargs)
+
+    return _like(method, call)
+
+
+def _iterator(
+    method: Callable[Concatenate[S, P], Iterator[T]],
+) -> Callable[Concatenate[_Async[S], P], AsyncIterator[T]]:
+    """Return the asynchronous iterator function of a method, with its signature and summary."""
+    name = method.__name__
+
+    def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        return SteppedIterator(self._runtime, getattr(self._blocking, name)(*args, **kwargs))
+
+    signature = inspect.signature(method)
+    made: Any = _like(method, call)
+    made.__signature__ = signature.replace(return_annotation=f"Async{signature.return_annotation}")
+    return made  # type: ignore[no-any-return]
+
+
+def _like(method: Callable[..., Any], call: T) -> T:
+    made: Any = functools.wraps(method)(call)  # type: ignore[arg-type]
+    # The rest of the docstring has examples of synchronous calls.
+    made.__qualname__ = f"Async{method.__qualname__}"
+    made.__doc__ = (method.__doc__ or "").partition("\n\n")[0]
+    return made  # type: ignore[no-any-return]
+
+
+class SteppedIterator(AsyncIterator[T], Generic[T]):
+    """Asynchronous iterator over a synchronous one that queries servers, each step in a greenlet of its own.
+
+    A step that fails or is cancelled ends the synchronous iterator, so further steps raise an error; otherwise, the
+    failure would look like the end of the data.
+    """
+
+    def __init__(self, runtime: EventLoop, items: Iterator[T]) -> None:
+        self._runtime = runtime
+        self._items = items
+        self._broken: str | None = None
+
+    async def __anext__(self) -> T:
+        if self._broken is not None:
+            raise RuntimeError(self._broken)
+        try:
+            item = await self._runtime.run(next, self._items, _END)
+        except BaseException as error:
+            self._broken = (
+                f"the iteration ended with {type(error).__name__}; start a new one after the last item received"
+            )
+            raise
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+
+class AsyncDatastore(_Async[Datastore]):
     """An open datastore for asyncio: the calls of ``Datastore`` as coroutines and asynchronous iterators.
 
     Returned by ``schemaless.aio.connect``, and usable as an asynchronous context manager:
@@ -37,12 +111,8 @@ class AsyncDatastore:
     """
 
     def __init__(self, runtime: EventLoop, store: Datastore) -> None:
-        self._runtime = runtime
-        self._store = store
+        super().__init__(runtime, store)
         self._internals = store._internals  # noqa: SLF001 - for ``internals_of``
-
-    def __repr__(self) -> str:
-        return f"Async{self._store!r}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -58,208 +128,43 @@ class AsyncDatastore:
             "with connect()"
         )
 
-    def _steps(self, items: Iterator[T]) -> AsyncIterator[T]:
-        return SteppedIterator(self._runtime, items)
-
-    async def close(self) -> None:
-        """Close the idle connections to all servers. A closed datastore can still be used; it connects again."""
-        return await self._runtime.run(self._store.close)
+    close = _coroutine(Datastore.close)
 
     @property
     def name(self) -> str:
         """Name of the datastore."""
-        return self._store.name
+        return self._blocking.name
 
     @property
     def shard_count(self) -> int:
         """Number of shards. It is fixed when the datastore is created."""
-        return self._store.shard_count
+        return self._blocking.shard_count
 
-    async def codec_for(self, column_name: str) -> Codec:
-        """Return the codec that new bodies of a column are written with by default."""
-        return await self._runtime.run(self._store.codec_for, column_name)
-
-    async def decode(self, body: bytes) -> JSONDocument:
-        """Decode stored bytes, using this datastore's dictionaries."""
-        return await self._runtime.run(self._store.decode, body)
-
-    async def shard_of(self, row_key: RowKey) -> int:
-        """Return the number of the shard that a row belongs to."""
-        return await self._runtime.run(self._store.shard_of, row_key)
-
-    async def put_cell(
-        self, row_key: RowKey, column_name: str, ref_key: int, body: JSONDocument, *, codec: str | None = None
-    ) -> Put:
-        """Write one cell."""
-        return await self._runtime.run(self._store.put_cell, row_key, column_name, ref_key, body, codec=codec)
-
-    async def put_cells(
-        self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False
-    ) -> list[Put]:
-        """Write a batch of cells, in one transaction per shard."""
-        return await self._runtime.run(self._store.put_cells, cells, codec=codec, look_first=look_first)
-
-    async def append_cell(
-        self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None
-    ) -> Put:
-        """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version."""
-        return await self._runtime.run(self._store.append_cell, row_key, column_name, body, codec=codec)
-
-    async def put_stored_cells(
-        self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
-    ) -> list[Put]:
-        """Write a batch of encoded cells, byte for byte: for imports and copies."""
-        return await self._runtime.run(self._store.put_stored_cells, cells, look_first=look_first, trusted=trusted)
-
-    async def get_cell(
-        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "primary"
-    ) -> Cell | None:
-        """Read one cell by its full key."""
-        return await self._runtime.run(self._store.get_cell, row_key, column_name, ref_key, read_from=read_from)
-
-    async def get_cell_latest(
-        self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary"
-    ) -> Cell | None:
-        """Read the latest version: the cell with the highest ref_key, regardless of when it was written."""
-        return await self._runtime.run(self._store.get_cell_latest, row_key, column_name, read_from=read_from)
-
-    async def get_cells_latest(
-        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
-    ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest versions in many rows and columns, shard by shard."""
-        return await self._runtime.run(self._store.get_cells_latest, keys, read_from=read_from)
-
-    async def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
-        """Read a row: the latest cell of each of its columns."""
-        return await self._runtime.run(self._store.get_row, row_key, read_from=read_from)
-
-    def get_versions(
-        self,
-        row_key: RowKey,
-        column_name: str,
-        *,
-        after: int | None = None,
-        before: int | None = None,
-        descending: bool = True,
-        limit: int | None = None,
-        read_from: ReadFrom = "primary",
-        include_erased: bool = False,
-    ) -> AsyncIterator[Cell]:
-        """Iterate over the versions of one row and column."""
-        return self._steps(
-            self._store.get_versions(
-                row_key,
-                column_name,
-                after=after,
-                before=before,
-                descending=descending,
-                limit=limit,
-                read_from=read_from,
-                include_erased=include_erased,
-            )
-        )
-
-    def get_stored_versions(
-        self,
-        row_key: RowKey,
-        column_name: str,
-        *,
-        after: int | None = None,
-        before: int | None = None,
-        descending: bool = True,
-        limit: int | None = None,
-        read_from: ReadFrom = "primary",
-        include_erased: bool = False,
-    ) -> AsyncIterator[StoredCell]:
-        """Iterate over versions as ``get_versions`` does, without decoding them."""
-        return self._steps(
-            self._store.get_stored_versions(
-                row_key,
-                column_name,
-                after=after,
-                before=before,
-                descending=descending,
-                limit=limit,
-                read_from=read_from,
-                include_erased=include_erased,
-            )
-        )
-
-    async def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
-        """Return the sorted names of a row's columns; an empty list if the row does not exist."""
-        return await self._runtime.run(self._store.column_names, row_key, read_from=read_from)
-
-    async def erase(
-        self,
-        row_key: RowKey,
-        column_name: str | None = None,
-        ref_key: int | None = None,
-        *,
-        reason: str,
-        requested_by: str | None = None,
-    ) -> Erasure:
-        """Erase the documents of a row, of one of its columns, or of one version."""
-        return await self._runtime.run(
-            self._store.erase, row_key, column_name, ref_key, reason=reason, requested_by=requested_by
-        )
-
-    async def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
-        """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure."""
-        return await self._runtime.run(self._store.get_erased_for_shard, shard, after, limit)
+    codec_for = _coroutine(Datastore.codec_for)
+    decode = _coroutine(Datastore.decode)
+    shard_of = _coroutine(Datastore.shard_of)
+    put_cell = _coroutine(Datastore.put_cell)
+    put_cells = _coroutine(Datastore.put_cells)
+    append_cell = _coroutine(Datastore.append_cell)
+    put_stored_cells = _coroutine(Datastore.put_stored_cells)
+    get_cell = _coroutine(Datastore.get_cell)
+    get_cell_latest = _coroutine(Datastore.get_cell_latest)
+    get_cells_latest = _coroutine(Datastore.get_cells_latest)
+    get_row = _coroutine(Datastore.get_row)
+    get_versions = _iterator(Datastore.get_versions)
+    get_stored_versions = _iterator(Datastore.get_stored_versions)
+    column_names = _coroutine(Datastore.column_names)
+    erase = _coroutine(Datastore.erase)
+    get_erased_for_shard = _coroutine(Datastore.get_erased_for_shard)
 
     async def index(self, name: str) -> AsyncIndex:
         """Return a secondary index, which finds rows by the contents of their documents."""
-        return AsyncIndex(self._runtime, await self._runtime.run(self._store.index, name))
+        return AsyncIndex(self._runtime, await self._runtime.run(self._blocking.index, name))
 
-    async def get_cells_for_shard(
-        self,
-        shard: int,
-        location: int = 0,
-        limit: int = 1000,
-        *,
-        column_name: str | None = None,
-        read_from: FeedFrom = "primary",
-    ) -> Page[Cell]:
-        """Read one page of a shard's change feed: its cells in ``added_id`` order, strictly after ``location``."""
-        return await self._runtime.run(
-            self._store.get_cells_for_shard, shard, location, limit, column_name=column_name, read_from=read_from
-        )
-
-    async def get_stored_cells_for_shard(
-        self,
-        shard: int,
-        location: int = 0,
-        limit: int = 1000,
-        *,
-        column_name: str | None = None,
-        read_from: FeedFrom = "primary",
-    ) -> Page[StoredCell]:
-        """Read one page of a shard's change feed as ``get_cells_for_shard`` does, without decoding the cells."""
-        return await self._runtime.run(
-            self._store.get_stored_cells_for_shard, shard, location, limit, column_name=column_name, read_from=read_from
-        )
-
-    def iter_shard(
-        self,
-        shard: int,
-        location: int = 0,
-        *,
-        column_name: str | None = None,
-        read_from: FeedFrom = "primary",
-        follow: bool = False,
-        poll_s: float = 0.5,
-        limit: int = 1000,
-    ) -> AsyncIterator[Cell]:
-        """Iterate over a shard's change feed."""
-        return self._steps(
-            self._store.iter_shard(
-                shard, location, column_name=column_name, read_from=read_from, follow=follow, poll_s=poll_s, limit=limit
-            )
-        )
-
-    async def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:
-        """Return the end of a shard's change feed: a location after all existing cells and before all future ones."""
-        return await self._runtime.run(self._store.end_of_shard, shard, timeout_s=timeout_s)
+    get_cells_for_shard = _coroutine(Datastore.get_cells_for_shard)
+    get_stored_cells_for_shard = _coroutine(Datastore.get_stored_cells_for_shard)
+    iter_shard = _iterator(Datastore.iter_shard)
+    end_of_shard = _coroutine(Datastore.end_of_shard)
 
     def arrow(
         self,
@@ -274,18 +179,21 @@ class AsyncDatastore:
         Returns:
             An asynchronous iterator of ``pyarrow.RecordBatch``; it checks the arguments when the iteration begins.
         """
-        return self._steps(each_batch(self._internals, column, fields, since, shards))
+        return SteppedIterator(self._runtime, each_batch(self._internals, column, fields, since, shards))
 
-    def scan_shard(
-        self,
-        shard: int,
-        *,
-        after: int = 0,
-        up_to: int | None = None,
-        legacy_only: bool = False,
-        column_name: str | None = None,
-    ) -> AsyncIterator[StoredCell]:
-        """Iterate over a shard's current cells in ``added_id`` order, without decoding them."""
-        return self._steps(
-            self._store.scan_shard(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
-        )
+    scan_shard = _iterator(Datastore.scan_shard)
+
+
+class AsyncIndex(_Async[Index]):
+    """A secondary index of an open datastore, as returned by ``AsyncDatastore.index``.
+
+    The methods have the arguments, results and errors of the methods of ``Index``.
+    """
+
+    @property
+    def definition(self) -> Definition:
+        """The fields of the index."""
+        return self._blocking.definition
+
+    query = _coroutine(Index.query)
+    wait = _coroutine(Index.wait)

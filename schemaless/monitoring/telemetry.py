@@ -115,7 +115,7 @@ def instrument(
         return False
     if not isinstance(store, Datastore):
         # The asyncio client makes the calls of the datastore inside it.
-        store = store._store  # noqa: SLF001
+        store = store._blocking  # noqa: SLF001
     if CALLS[0] in vars(store):
         return True
     from opentelemetry import metrics, trace

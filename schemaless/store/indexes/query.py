@@ -160,6 +160,7 @@ class Index:
 
     def query(
         self,
+        /,
         *,
         where: Iterable[Condition] = (),
         order_by: str | None = None,
