@@ -257,6 +257,20 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
     pool.run_once(write)
 
 
+def _change(
+    pool: NodePool, name: str, write: Callable[[Connection, Topology], None], *, idle_timeout_s: int | None = None
+) -> None:
+    """Call ``write`` with the current topology, in one transaction; a row lock serializes topology changes."""
+
+    def change(connection: Connection) -> None:
+        if idle_timeout_s is not None:
+            connection.execute(set_session({"wait_timeout": idle_timeout_s}))
+        connection.rows(sql.lock_datastore(name))
+        write(connection, _read(connection, pool.node, name).topology)
+
+    pool.run_once(change)
+
+
 def write_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
     """Update a cluster's nodes and epoch in one transaction, unless the cluster or its shards have changed.
 
@@ -271,10 +285,7 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: M
         OutcomeUnknown: the reply to COMMIT was lost.
     """
 
-    def write(connection: Connection) -> None:
-        # This row lock serializes topology changes.
-        connection.rows(sql.lock_datastore(before.name))
-        now = _read(connection, pool.node, before.name).topology
+    def write(connection: Connection, now: Topology) -> None:
         # Changes of other clusters do not matter, and shards are moved all the time.
         current, known = (
             (topology.cluster(cluster.name), topology.shards_of(cluster.name)) for topology in (now, before)
@@ -290,7 +301,7 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: M
         _record(connection, before.name, servers)
         _replace_token(connection, before.name)
 
-    pool.run_once(write)
+    _change(pool, before.name, write)
 
 
 def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
@@ -307,9 +318,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster, server
         OutcomeUnknown: the reply to COMMIT was lost.
     """
 
-    def write(connection: Connection) -> None:
-        connection.rows(sql.lock_datastore(before.name))
-        now = _read(connection, pool.node, before.name).topology
+    def write(connection: Connection, now: Topology) -> None:
         if now.clusters != before.clusters:
             raise TopologyChanged(
                 f"the clusters of {before.name!r} were changed concurrently; nothing was written. Check them with "
@@ -320,7 +329,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster, server
         _record(connection, before.name, servers)
         _replace_token(connection, before.name)
 
-    pool.run_once(write)
+    _change(pool, before.name, write)
 
 
 def write_shard_location(
@@ -345,10 +354,7 @@ def write_shard_location(
     name = before.name
     source = before.cluster_of(shard)
 
-    def write(connection: Connection) -> None:
-        connection.execute(set_session({"wait_timeout": _IDLE_TIMEOUT_S}))
-        connection.rows(sql.lock_datastore(name))
-        now = _read(connection, pool.node, name).topology
+    def write(connection: Connection, now: Topology) -> None:
         for cluster in (source, before.cluster(target)):
             current = now.cluster(cluster.name)
             if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):
@@ -370,7 +376,7 @@ def write_shard_location(
             _replace_token(connection, name)
         with_it(connection)
 
-    pool.run_once(write)
+    _change(pool, name, write, idle_timeout_s=_IDLE_TIMEOUT_S)
 
 
 def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]) -> None:
@@ -387,9 +393,8 @@ def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]
     """
     name = before.name
 
-    def write(connection: Connection) -> None:
-        connection.rows(sql.lock_datastore(name))
-        if _read(connection, pool.node, name).topology != before:
+    def write(connection: Connection, now: Topology) -> None:
+        if now != before:
             raise TopologyChanged(
                 f"the topology of {name!r} was changed concurrently; nothing was written. Run the command again"
             )
@@ -399,7 +404,7 @@ def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]
             connection.execute(sql.update_epoch(name, cluster.name, cluster.epoch, cluster.id_block))
         _replace_token(connection, name)
 
-    pool.run_once(write)
+    _change(pool, name, write)
 
 
 def record_identities(pool: NodePool, name: str, servers: Mapping[Node, str | None]) -> None:
@@ -410,13 +415,8 @@ def record_identities(pool: NodePool, name: str, servers: Mapping[Node, str | No
         name: the datastore's name.
         servers: identities by address, as returned by ``identities``.
     """
-
-    def write(connection: Connection) -> None:
-        connection.rows(sql.lock_datastore(name))
-        _record(connection, name, servers)
-
     if any(servers.values()):
-        pool.run_once(write)
+        _change(pool, name, lambda connection, _: _record(connection, name, servers))
 
 
 def identities(clusters: Collection[Cluster], pool_for: Callable[[Node], NodePool]) -> dict[Node, str | None]:

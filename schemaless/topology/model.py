@@ -58,7 +58,7 @@ class ShardRange:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Topology of a datastore.
+    """Topology of a datastore; its ranges are in order.
 
     Raises:
         TopologyError: the ranges do not cover every shard exactly once, or name an unknown cluster.
@@ -80,7 +80,7 @@ class Topology:
         if len(names) != len(self.clusters):
             raise TopologyError(f"datastore {self.name!r}: two clusters have the same name")
         expected = 0
-        for part in sorted(self.ranges, key=lambda part: part.first):
+        for part in self.ranges:
             if part.first != expected or part.last < part.first:
                 raise TopologyError(
                     f"datastore {self.name!r}: the catalog's shard ranges are wrong at shard {expected}: "
@@ -122,14 +122,10 @@ class Topology:
         """
         self.cluster(cluster)
         check_shard(shard, self.shard_count)
-        ordered = sorted(self.ranges, key=lambda part: part.first)
-        homes = [part.cluster for part in ordered for _ in range(part.first, part.last + 1)]
+        homes = [part.cluster for part in self.ranges for _ in range(part.first, part.last + 1)]
         homes[shard] = cluster
-        ranges: list[ShardRange] = []
-        for home, shards in groupby(range(self.shard_count), homes.__getitem__):
-            numbers = list(shards)
-            ranges.append(ShardRange(numbers[0], numbers[-1], home))
-        return replace(self, ranges=tuple(ranges))
+        grouped = [(home, list(numbers)) for home, numbers in groupby(range(self.shard_count), homes.__getitem__)]
+        return replace(self, ranges=tuple(ShardRange(numbers[0], numbers[-1], home) for home, numbers in grouped))
 
     def cluster_of(self, shard: int) -> Cluster:
         """Return the cluster that hosts ``shard``.
@@ -138,15 +134,12 @@ class Topology:
             InvalidInput: there is no such shard.
         """
         check_shard(shard, self.shard_count)
-        ordered = sorted(self.ranges, key=lambda part: part.first)
-        part = ordered[bisect.bisect_right([part.first for part in ordered], shard) - 1]
-        return next(cluster for cluster in self.clusters if cluster.name == part.cluster)
+        position = bisect.bisect_right(self.ranges, shard, key=lambda part: part.first) - 1
+        return self.cluster(self.ranges[position].cluster)
 
     def shards_of(self, cluster: str) -> list[int]:
         """Return the numbers of the shards on ``cluster``, in order."""
-        return sorted(
-            shard for part in self.ranges if part.cluster == cluster for shard in range(part.first, part.last + 1)
-        )
+        return [shard for part in self.ranges if part.cluster == cluster for shard in range(part.first, part.last + 1)]
 
 
 def check_shard(shard: int, shard_count: int) -> int:

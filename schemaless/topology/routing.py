@@ -68,7 +68,7 @@ class Routing:
         self._watch = watch
         self._replaced: dict[Node, Claim] = {}
         clusters: list[Cluster] = []
-        for part in sorted(topology.ranges, key=lambda part: part.first):
+        for part in topology.ranges:
             clusters += [topology.cluster_of(part.first)] * (part.last - part.first + 1)
         self.clusters: Sequence[Cluster] = tuple(clusters)
         self.proven: list[NodePool | None] = [None] * topology.shard_count

@@ -40,15 +40,16 @@ class Connection:
         verified: shards whose identity was verified on that server; shared by the pool's connections to it.
         busy: True from before the first byte of a statement is sent until its reply is read and checked. A connection
             that is still busy after an exception, whatever raised it, is closed and never reused.
+        ensured: statements that ``ensure`` has run.
         unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.
     """
 
     __slots__ = (
-        "_ensured",
         "_raw",
         "auto_increment_increment",
         "busy",
         "connected_at_s",
+        "ensured",
         "is_mariadb",
         "max_allowed_packet",
         "node",
@@ -74,7 +75,7 @@ class Connection:
         self.is_mariadb: bool = facts.is_mariadb
         self.busy: bool = False
         self.unfinished: bool = False
-        self._ensured: frozenset[bytes] = frozenset()
+        self.ensured: set[bytes] = set()
 
     @property
     def max_statement_bytes(self) -> int:
@@ -146,16 +147,11 @@ class Connection:
         self.busy = False
         return rows
 
-    @property
-    def ensured(self) -> frozenset[bytes]:
-        """Statements that ``ensure`` has run on this connection."""
-        return self._ensured
-
     def ensure(self, settings: bytes) -> None:
         """Run a SET SESSION statement once per connection; it stays in effect for later users of the connection."""
-        if settings not in self._ensured:
+        if settings not in self.ensured:
             self.execute(settings)
-            self._ensured |= {settings}
+            self.ensured.add(settings)
 
     def ask(self, sql: bytes, *, send: bool = True, receive: bool = True) -> Reply:
         """Send a statement and read its reply. The caller resets ``busy`` once it has checked the reply.

@@ -193,31 +193,28 @@ def _class_of(code: int | None, text: str, *, connecting: bool) -> type[ServerEr
     return ServerRefused
 
 
+_ROLES: Final = (
+    # Every role needs this privilege, so no particular role can be suggested.
+    (r"\w+ primary_claim", ""),
+    (r"\w+ metadata_locks", "tail"),
+    (r"SELECT index_\w+", "app"),
+    (r"DROP index_\w+", "admin"),
+    (r"\w+ (index_\w+|follower|parked|follower_setting|follower_worker)", "follow"),
+    (r"\w+ erasure\w*|(?!SELECT)\w+ erased_cell", "erase"),
+    (r"\w+ (alembic_version|heartbeat_token)", "admin"),
+    (r"\w+ (events_transactions_current|threads)", "move"),
+    (r"SELECT \w+|INSERT cell", "app"),
+    (r"UPDATE (cell|c)|\w+ job\w*", "migrate"),
+    (r".*", "admin"),
+)
+"""Role that lacks a privilege, by command and table; the first match counts."""
+
+
 def _role(text: str) -> str:
     """Return the ``--role`` option for a denied command, or an empty string if the role is unknown."""
     refusal = re.match(r"(?P<command>[A-Z]+)[A-Z ,]* command denied .*\b(?P<table>\w+)\W*$", text)
     if refusal is None:
         return ""
-    command, table = refusal["command"], refusal["table"]
-    if table == "primary_claim":
-        # Every role needs this privilege, so no particular role can be suggested.
-        return ""
-    if table == "metadata_locks":
-        role = "tail"
-    elif table.startswith("index_"):
-        role = {"SELECT": "app", "DROP": "admin"}.get(command, "follow")
-    elif table in ("follower", "parked", "follower_setting", "follower_worker"):
-        role = "follow"
-    elif table.startswith("erasure") or (table == "erased_cell" and command != "SELECT"):
-        role = "erase"
-    elif table in ("alembic_version", "heartbeat_token"):
-        role = "admin"
-    elif table in ("events_transactions_current", "threads"):
-        role = "move"
-    elif command == "SELECT" or (command == "INSERT" and table == "cell"):
-        role = "app"
-    elif (command == "UPDATE" and table in ("cell", "c")) or table.startswith("job"):
-        role = "migrate"
-    else:
-        role = "admin"
-    return f" --role {role}"
+    denied = f"{refusal['command']} {refusal['table']}"
+    role = next(role for pattern, role in _ROLES if re.fullmatch(pattern, denied))
+    return role and f" --role {role}"

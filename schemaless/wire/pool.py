@@ -251,13 +251,24 @@ class NodePool:
         """Replace every existing connection once it is idle."""
         self._lost_at_s = time.monotonic()
 
-    def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[DriverConnection, Facts]:
-        """Open a driver connection outside the pool; raises the errors of ``open_connection``."""
-        options, claim = self.options, self.claim
+    def open(
+        self, database: str | None = None, *, autocommit: bool = True, timeout_s: float | None = None
+    ) -> tuple[DriverConnection, Facts]:
+        """Open a driver connection outside the pool; raises the errors of ``open_connection``.
+
+        Args:
+            database: default database, if any.
+            autocommit: False to open transactions implicitly, as the DB API does.
+            timeout_s: replaces all timeouts of the pool and the URL.
+        """
+        options, claim, credentials = self.options, self.claim, self.credentials
+        timeouts = options.connect_timeout_s, options.read_timeout_s, options.write_timeout_s
+        if timeout_s is not None:
+            credentials, timeouts = credentials.without_timeouts(), (timeout_s,) * 3
         return open_connection(
             self.node,
-            self.credentials,
-            (options.connect_timeout_s, options.read_timeout_s, options.write_timeout_s),
+            credentials,
+            timeouts,
             self.opened.add,
             database=database,
             autocommit=autocommit,
@@ -407,16 +418,8 @@ class NodePool:
 
     def _connect_briefly(self) -> Facts | SchemalessError:
         """Open a connection within a second and close it; return the server's properties, or the error."""
-        account, claim = self.credentials.without_timeouts(), self.claim
         try:
-            raw, facts = open_connection(
-                self.node,
-                account,
-                (PROBE_S, PROBE_S, PROBE_S),
-                self.opened.add,
-                claim=NO_CLAIM if claim is None else claim.sql,
-                runtime=self.runtime,
-            )
+            raw, facts = self.open(timeout_s=PROBE_S)
             close(raw, idle=True)
         except SchemalessError as error:
             return error

@@ -46,36 +46,6 @@ Converter = Callable[[bytes], Any] | None
 """Converts the bytes of a column's values; None to keep bytes."""
 
 
-class Packets(NamedTuple):
-    """Payloads of the complete packets in memory, up to and including an end packet.
-
-    Attributes:
-        packets: empty if the first packet is incomplete, split, an error, or out of sequence.
-        bytes: size of the packets, with headers.
-        number: sequence number of the next packet.
-    """
-
-    packets: list[bytes]
-    bytes: int
-    number: int
-
-
-class PacketRows(NamedTuple):
-    """Rows of the complete packets in memory.
-
-    Attributes:
-        rows: the decoded rows.
-        end: the end packet, if it has arrived.
-        bytes: size of the packets, with headers and the end packet.
-        number: sequence number of the next packet.
-    """
-
-    rows: list[tuple[Any, ...]]
-    end: bytes | None
-    bytes: int
-    number: int
-
-
 class Parser(NamedTuple):
     """Implementation of ``packets_in`` and ``rows_in``."""
 
@@ -83,8 +53,13 @@ class Parser(NamedTuple):
     rows: Callable[[bytes, int, Sequence[Converter]], tuple[list[tuple[Any, ...]], bytes | None, int, int]]
 
 
-def packets_in(buffer: bytes, number: int) -> Packets:
-    """Split buffered bytes into complete packets; the first one must have sequence number ``number``."""
+def packets_in(buffer: bytes, number: int) -> tuple[list[bytes], int, int]:
+    """Split buffered bytes into complete packets; the first one must have sequence number ``number``.
+
+    Returns:
+        The payloads up to and including an end packet, the packets' size in bytes with headers, and the sequence number
+        of the next packet. The list is empty if the first packet is incomplete, split, an error, or out of sequence.
+    """
     packets: list[bytes] = []
     at, last = 0, len(buffer) - HEADER_BYTES
     while at < last:
@@ -99,18 +74,23 @@ def packets_in(buffer: bytes, number: int) -> Packets:
         at, number = end, number + 1 & 0xFF
         if buffer[begin] == _END and is_end(packets[-1]):
             break
-    return Packets(packets, at, number)
+    return packets, at, number
 
 
-def rows_in(buffer: bytes, number: int, converters: Sequence[Converter]) -> PacketRows:
+def rows_in(
+    buffer: bytes, number: int, converters: Sequence[Converter]
+) -> tuple[list[tuple[Any, ...]], bytes | None, int, int]:
     """Decode the rows of the complete packets in a buffer.
+
+    Returns:
+        The rows, the end packet if it has arrived, the packets' size in bytes, and the sequence number of the next one.
 
     Raises:
         InternalError, IndexError, ValueError: a packet is not a row of these columns.
     """
     packets, taken, after = packets_in(buffer, number)
     end = packets.pop() if packets and is_end(packets[-1]) else None
-    return PacketRows([row_of(packet, converters) for packet in packets], end, taken, after)
+    return [row_of(packet, converters) for packet in packets], end, taken, after
 
 
 def row_of(packet: bytes, converters: Sequence[Converter]) -> tuple[Any, ...]:
@@ -190,6 +170,5 @@ REFERENCE: Final = Parser(packets_in, rows_in)
 
 _native: Final[Any] = optional("schemaless_packed") if IS_WANTED else None
 
-# Earlier versions of the native extension do not have rows().
-PARSER: Final = Parser(_native.packets, _native.rows) if hasattr(_native, "rows") else REFERENCE
+PARSER: Final = REFERENCE if _native is None else Parser(_native.packets, _native.rows)
 """Parser in use: the native one if available."""
