@@ -271,65 +271,51 @@ def _change(
     pool.run_once(change)
 
 
-def write_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
-    """Update a cluster's nodes and epoch in one transaction, unless the cluster or its shards have changed.
+def write_clusters(
+    pool: NodePool, before: Topology, clusters: Sequence[Cluster], servers: Mapping[Node, str | None]
+) -> None:
+    """Write nodes and epochs of clusters in one transaction, unless these clusters or their shards have changed.
+
+    Clusters that the topology lacks are added, without shards, unless any cluster has changed.
 
     Args:
         pool: pool of the catalog's primary.
         before: the topology that the change is based on.
-        cluster: the cluster with its new nodes and epoch.
-        servers: identities to record for nodes of any cluster that have none, as returned by ``identities``.
-
-    Raises:
-        TopologyChanged: the cluster was changed concurrently; nothing was written.
-        OutcomeUnknown: the reply to COMMIT was lost.
-    """
-
-    def write(connection: Connection, now: Topology) -> None:
-        # Changes of other clusters do not matter, and shards are moved all the time.
-        current, known = (
-            (topology.cluster(cluster.name), topology.shards_of(cluster.name)) for topology in (now, before)
-        )
-        if current != known:
-            raise TopologyChanged(
-                f"{cluster.name} of {before.name!r} was changed concurrently; nothing was written. Check it with "
-                "'schemaless topology show' and run the command again"
-            )
-        connection.execute(sql.delete_nodes(before.name, cluster.name))
-        _insert_nodes(connection, before.name, cluster)
-        connection.execute(sql.update_epoch(before.name, cluster.name, cluster.epoch, cluster.id_block))
-        _record(connection, before.name, servers)
-        _replace_token(connection, before.name)
-
-    _change(pool, before.name, write)
-
-
-def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster, servers: Mapping[Node, str | None]) -> None:
-    """Add a cluster without shards in one transaction, unless any cluster has changed.
-
-    Args:
-        pool: pool of the catalog's primary.
-        before: the topology that the change is based on.
-        cluster: the new cluster with its nodes.
+        clusters: the clusters with their new nodes and epochs.
         servers: identities to record for nodes of any cluster that have none, as returned by ``identities``.
 
     Raises:
         TopologyChanged: the clusters were changed concurrently; nothing was written.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
+    name = before.name
+    existing = {cluster.name for cluster in before.clusters}
 
     def write(connection: Connection, now: Topology) -> None:
-        if now.clusters != before.clusters:
-            raise TopologyChanged(
-                f"the clusters of {before.name!r} were changed concurrently; nothing was written. Check them with "
-                "'schemaless topology show' and run the command again"
+        for cluster in clusters:
+            # Changes of other clusters do not matter, and shards are moved all the time.
+            current, known = (
+                (topology.cluster(cluster.name), topology.shards_of(cluster.name))
+                if cluster.name in existing
+                else topology.clusters
+                for topology in (now, before)
             )
-        connection.execute(sql.insert_clusters(before.name, [(cluster.name, cluster.engine)]))
-        _insert_nodes(connection, before.name, cluster)
-        _record(connection, before.name, servers)
-        _replace_token(connection, before.name)
+            if current != known:
+                raise TopologyChanged(
+                    f"the clusters of {name!r} were changed concurrently; nothing was written. Check them with "
+                    "'schemaless topology show' and run the command again"
+                )
+        for cluster in clusters:
+            if cluster.name in existing:
+                connection.execute(sql.delete_nodes(name, cluster.name))
+            else:
+                connection.execute(sql.insert_clusters(name, [(cluster.name, cluster.engine)]))
+            _insert_nodes(connection, name, cluster)
+            connection.execute(sql.update_epoch(name, cluster.name, cluster.epoch, cluster.id_block))
+        _record(connection, name, servers)
+        _replace_token(connection, name)
 
-    _change(pool, before.name, write)
+    _change(pool, name, write)
 
 
 def write_shard_location(
@@ -377,34 +363,6 @@ def write_shard_location(
         with_it(connection)
 
     _change(pool, name, write, idle_timeout_s=_IDLE_TIMEOUT_S)
-
-
-def write_restored(pool: NodePool, before: Topology, clusters: Sequence[Cluster]) -> None:
-    """Give a copied catalog the servers of all its clusters in one transaction, unless its topology has changed.
-
-    Args:
-        pool: pool of the catalog's server.
-        before: the topology that the change is based on.
-        clusters: every cluster with its new nodes and epoch.
-
-    Raises:
-        TopologyChanged: the topology was changed concurrently; nothing was written.
-        OutcomeUnknown: the reply to COMMIT was lost.
-    """
-    name = before.name
-
-    def write(connection: Connection, now: Topology) -> None:
-        if now != before:
-            raise TopologyChanged(
-                f"the topology of {name!r} was changed concurrently; nothing was written. Run the command again"
-            )
-        for cluster in clusters:
-            connection.execute(sql.delete_nodes(name, cluster.name))
-            _insert_nodes(connection, name, cluster)
-            connection.execute(sql.update_epoch(name, cluster.name, cluster.epoch, cluster.id_block))
-        _replace_token(connection, name)
-
-    _change(pool, name, write)
 
 
 def record_identities(pool: NodePool, name: str, servers: Mapping[Node, str | None]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import pymysql
 import pymysql.connections
 from pymysql.constants import COMMAND, CR, SERVER_STATUS
-from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
+from pymysql.protocol import MysqlPacket, OKPacketWrapper
 
 from schemaless.errors import ServerRefused
 from schemaless.wire.replies import (
@@ -56,88 +56,6 @@ class Reply(NamedTuple):
         return self.rows[0]
 
 
-# PyMySQL's result without its finalizer, which would run in every call: an exception that a signal handler raises
-# inside a finalizer is printed and lost. Only unbuffered results need it, and they are not used here.
-_WithoutFinalizer: Any = type(
-    "_WithoutFinalizer",
-    (),
-    {
-        name: value
-        for name, value in vars(pymysql.connections.MySQLResult).items()
-        if name not in ("__del__", "__dict__", "__weakref__")
-    },
-)
-
-
-class _Result(_WithoutFinalizer):  # type: ignore[misc]
-    """Reply in the form that PyMySQL's connection and cursors expect."""
-
-    connection: Any
-    _encoding: str
-
-    @property
-    def description(self) -> tuple[tuple[Any, ...], ...] | None:
-        """Column descriptions of the DB API, decoded on access."""
-        if self._columns is None:
-            return None
-        packet: Any = FieldDescriptorPacket
-        return tuple(packet(column, self._encoding).description() for column in self._columns)
-
-    @description.setter
-    def description(self, value: None) -> None:
-        # PyMySQL's __init__ assigns None.
-        self._columns: list[bytes] | None = value
-
-    def read(self) -> None:
-        """Read the whole reply."""
-        connection = self.connection
-        try:
-            first = connection.first_packet()
-            if len(first) == 1 and 0 < first[0] < NULL:
-                self._read_rows(first[0])
-                return
-            packet: Any = MysqlPacket(first, connection.encoding)
-            if packet.is_ok_packet():
-                self._read_ok_packet(packet)
-            elif packet.is_load_local_packet():
-                self._read_load_local_packet(packet)
-            else:
-                columns = packet.read_length_encoded_integer()
-                if not columns or packet.read_all():
-                    raise pymysql.InternalError(f"malformed reply that begins with {first[:20]!r}")
-                self._read_rows(columns)
-        finally:
-            self.connection = None
-
-    def _read_rows(self, columns: int) -> None:
-        self.field_count = columns
-        self._get_descriptions()
-        self._read_rowdata_packet()
-
-    def _get_descriptions(self) -> None:
-        connection = self.connection
-        encoding = self._encoding = connection.encoding
-        columns: list[bytes] = connection.packets()
-        while not is_end(columns[-1]):
-            columns += connection.packets()
-        columns.pop()
-        if len(columns) != self.field_count:
-            raise pymysql.InternalError(f"a reply with {self.field_count} columns describes {len(columns)}")
-        self._columns = columns
-        self._converters = converters_of(columns, encoding, connection.use_unicode, connection.decoders)
-
-    def _read_rowdata_packet(self) -> None:
-        read, converters = self.connection.rows, self._converters
-        rows, end = read(converters)
-        while end is None:
-            more, end = read(converters)
-            rows += more
-        _, self.warning_count, status = _END_OF_ROWS.unpack(end)
-        self.has_next = bool(status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
-        self.affected_rows = len(rows)
-        self.rows = tuple(rows)
-
-
 class DriverConnection(pymysql.connections.Connection):
     """PyMySQL's connection without Python finalizers; ``session.close`` does their work.
 
@@ -151,7 +69,8 @@ class DriverConnection(pymysql.connections.Connection):
     ctx: Any
     _rfile: Any
     _sock: Any
-    _result: Any
+    decoders: Any
+    use_unicode: Any
     _next_seq_id: int
     _current_timeout: float | None
     _read_timeout: float | None
@@ -189,12 +108,47 @@ class DriverConnection(pymysql.connections.Connection):
 
         The result is not kept, so an idle connection holds no rows in memory.
         """
-        self._read_query_result(unbuffered=False)
-        result: Any = self._result
-        while self._result.has_next:
-            self.next_result()
-        self._result = None
-        return Reply(result.rows, result.affected_rows, result.insert_id or 0)
+        reply, more = self._reply()
+        while more:
+            _, more = self._reply()
+        return reply
+
+    def _reply(self) -> tuple[Reply, bool]:
+        """Read a result; return it, and whether another one follows."""
+        if self._current_timeout != self._read_timeout:
+            self._sock.settimeout(self._read_timeout)
+            self._current_timeout = self._read_timeout
+        first = self.packet()
+        if len(first) == 1 and 0 < first[0] < NULL:
+            return self._result_set(first[0])
+        packet: Any = MysqlPacket(first, self.encoding)
+        if packet.is_ok_packet():
+            ok: Any = OKPacketWrapper(packet)
+            self.server_status: Any = ok.server_status
+            return Reply(None, ok.affected_rows, ok.insert_id), ok.has_next
+        if packet.is_load_local_packet():
+            raise pymysql.InternalError(
+                "the server asks for a file (LOAD_LOCAL), which no statement of this package uses"
+            )
+        columns = packet.read_length_encoded_integer()
+        if not columns or packet.read_all():
+            raise pymysql.InternalError(f"malformed reply that begins with {first[:20]!r}")
+        return self._result_set(columns)
+
+    def _result_set(self, count: int) -> tuple[Reply, bool]:
+        columns = self.packets()
+        while not is_end(columns[-1]):
+            columns += self.packets()
+        columns.pop()
+        if len(columns) != count:
+            raise pymysql.InternalError(f"a reply with {count} columns describes {len(columns)}")
+        converters = converters_of(columns, self.encoding, self.use_unicode, self.decoders)
+        rows, end = self.rows(converters)
+        while end is None:
+            more, end = self.rows(converters)
+            rows += more
+        _, _, status = _END_OF_ROWS.unpack(end)
+        return Reply(tuple(rows), len(rows), 0), bool(status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
 
     def packets(self) -> list[bytes]:
         """Return the payloads of the packets that have arrived, waiting for at least one.
@@ -230,13 +184,6 @@ class DriverConnection(pymysql.connections.Connection):
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost) from error
         return buffered
 
-    def first_packet(self) -> bytes:
-        """Return the payload of a reply's first packet."""
-        if self._current_timeout != self._read_timeout:
-            self._sock.settimeout(self._read_timeout)
-            self._current_timeout = self._read_timeout
-        return self.packet()
-
     def packet(self) -> bytes:
         """Return the payload of a reply's next packet, joining split packets."""
         data = self._piece()
@@ -266,16 +213,6 @@ class DriverConnection(pymysql.connections.Connection):
             # PyMySQL ignores every exception here, even KeyboardInterrupt.
             with suppress(OSError):
                 stream.close()
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        self._result = None
-        result = _Result(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status: Any = result.server_status
-        self._affected_rows = result.affected_rows
-        return int(result.affected_rows)
 
 
 def _connected_socket(raw: DriverConnection) -> socket.socket:

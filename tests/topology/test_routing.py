@@ -20,7 +20,7 @@ from schemaless.store.cells import writing as cells
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import opening_of
 from schemaless.topology import routing, shards
-from schemaless.topology.catalog import read_catalog, write_cluster
+from schemaless.topology.catalog import read_catalog, write_clusters
 from schemaless.topology.shards import Shards
 from schemaless.wire.errors import ConnectionLost
 from schemaless.wire.node import Node
@@ -387,7 +387,7 @@ def test_every_topology_change_replaces_the_token(client, url, admin_url):
         before.clusters[1], nodes=(*before.clusters[1].nodes, Node("replica", socket="/tmp/no.sock"))
     )
     with schemaless.connect(admin_url) as admin:
-        write_cluster(internals_of(admin).catalog, before, cluster, {})
+        write_clusters(internals_of(admin).catalog, before, [cluster], {})
 
     assert first is not None
     assert len(first) == len(token()) == 16

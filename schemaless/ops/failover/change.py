@@ -23,7 +23,7 @@ from schemaless.topology.catalog import (
     read_catalog,
     read_ready,
     with_identities,
-    write_cluster,
+    write_clusters,
 )
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
@@ -238,7 +238,7 @@ class Change:
 
     def write(self, home: NodePool, cluster: Cluster) -> Cluster:
         """Write a cluster's nodes and epoch, and all missing identities, to the catalog; return the cluster."""
-        write_cluster(home, self.topology, cluster, self.identities([cluster, *self.topology.clusters]))
+        write_clusters(home, self.topology, [cluster], self.identities([cluster, *self.topology.clusters]))
         self.topology = self.topology.with_cluster(cluster)
         return cluster
 

@@ -14,7 +14,7 @@ from schemaless.ops.failover.promotion import last_claim
 from schemaless.schema.databases import databases_like
 from schemaless.schema.engines import check_server, engine_named
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica, DictionaryReplicas
-from schemaless.topology.catalog import write_new_cluster
+from schemaless.topology.catalog import write_clusters
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_read_only, is_same_server
@@ -79,7 +79,7 @@ def add_cluster(
         dictionary_replicas = DictionaryReplicas.of(change.topology, home, change.pool)
         dictionary_replicas.copy_all(DictionaryReplica(pool, change.topology.name, name))
         arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
-        write_new_cluster(home, change.topology, cluster, change.identities([cluster, *change.topology.clusters]))
+        write_clusters(home, change.topology, [cluster], change.identities([cluster, *change.topology.clusters]))
         return NodeChange(cluster, True, arrived_s)
 
 

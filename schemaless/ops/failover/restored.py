@@ -21,7 +21,7 @@ from schemaless.ops.failover.promotion import last_claim, make_claim
 from schemaless.schema.databases import databases_like
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
-from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_restored
+from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_clusters
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import is_read_only
@@ -101,7 +101,7 @@ def restored(
         _erase(change, after, erase)
         if changed:
             clusters = [_claimed(change, cluster) if cluster.epoch else cluster for cluster in after.clusters]
-            write_restored(change.pool(change.url.node), before, clusters)
+            write_clusters(change.pool(change.url.node), before, clusters, {})
             after = replace(after, clusters=tuple(clusters))
         return Restored(after, changed)
 

@@ -106,14 +106,14 @@ def test_a_cluster_that_does_not_meet_the_requirements_is_refused(url, at, repli
     sql(stranger, f"DELETE FROM {own}.primary_claim")
     with schemaless.connect(url) as store:
         assert [cluster.name for cluster in internals_of(store).topology.clusters] == ["cluster-1"]
-    write = clusters.write_new_cluster
+    write = clusters.write_clusters
 
     def second(*args):
         monkeypatch.undo()
         assert add_cluster(url, at(stranger), name="archive").changed
         write(*args)
 
-    monkeypatch.setattr(clusters, "write_new_cluster", second)
+    monkeypatch.setattr(clusters, "write_clusters", second)
     with pytest.raises(TopologyError, match="were changed concurrently"):
         add_cluster(url, at(stranger), name="archive")
     again = add_cluster(url, at(stranger), name="archive")

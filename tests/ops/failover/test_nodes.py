@@ -219,14 +219,14 @@ def test_catalog_is_not_changed_through_a_replica(url, at, name, replica, eventu
 
 def test_concurrent_changes_do_not_overwrite_each_other(url, at, replica, monkeypatch):
     """A topology that changed since it was read is not overwritten."""
-    write = changing.write_cluster
+    write = changing.write_clusters
 
     def change_first(*arguments):
-        monkeypatch.setattr(changing, "write_cluster", write)
+        monkeypatch.setattr(changing, "write_clusters", write)
         nodes.add_replica(url, "cluster-1", at(replica))
         write(*arguments)
 
-    monkeypatch.setattr(changing, "write_cluster", change_first)
+    monkeypatch.setattr(changing, "write_clusters", change_first)
     with pytest.raises(TopologyError, match="changed concurrently"):
         nodes.add_replica(url, "cluster-1", at(replica))
 
