@@ -149,7 +149,6 @@ PATCHED = {
     ("tests/wire/test_driver.py", "_rfile"): "PyMySQL's: the same",
     ("tests/wire/test_driver.py", "_sock"): "PyMySQL's: the same",
     ("tests/wire/test_pool.py", "_execute_command"): "PyMySQL's: what tracers of applications wrap",
-    ("tests/wire/test_pool.py", "_read_query_result"): "PyMySQL's: a statement is sent by then, and no reply read",
     ("tests/wire/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
     ("tests/wire/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
@@ -26,6 +26,9 @@ from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
+
+if TYPE_CHECKING:
+    from schemaless.topology.router import Router
 
 _CATALOG_POOL: Final = PoolOptions(1.0, 2.0, 2.0, 2)
 """Short timeouts, because a call waits for the catalog after an error, or because a routing refresh was due."""
@@ -44,13 +47,13 @@ class Routing:
         verified: pairs of a shard and a node on which its identity is verified.
     """
 
-    __slots__ = ("_replaced", "_watch", "changes", "clusters", "proven", "token", "topology", "verified")
+    __slots__ = ("_replaced", "_router", "changes", "clusters", "proven", "token", "topology", "verified")
 
     def __init__(
         self,
         topology: Topology,
         token: bytes | None,
-        watch: CatalogWatch,
+        router: Router,
         before: Routing | None = None,
         replaced: Node | None = None,
     ) -> None:
@@ -59,13 +62,13 @@ class Routing:
         Args:
             topology: the topology, as read from the catalog.
             token: the catalog's token.
-            watch: reads the catalog after errors under this routing.
+            router: reads the catalog after errors under this routing.
             before: the previous routing; its proofs stay valid for shards that have not moved.
             replaced: an address that leads to another server than under the previous routing, if any.
         """
         self.topology: Topology = topology
         self.token: bytes | None = token
-        self._watch = watch
+        self._router = router
         self._replaced: dict[Node, Claim] = {}
         clusters: list[Cluster] = []
         for part in topology.ranges:
@@ -98,12 +101,12 @@ class Routing:
 
     def moved(self, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
         """Find out whether a shard has moved; see ``wire.attempts.Route``."""
-        return self._watch.moved(self, error, node, shard)
+        return self._router.moved(self, error, node, shard)
 
     def confirm(self, node: Node, shard: int) -> None:
         """Check that the catalog could be read; see ``wire.attempts.Route``."""
         if self.clusters[shard].epoch:
-            self._watch.confirm(node, shard)
+            self._router.confirm(node, shard)
 
     def verify(self, connection: Connection, shard: int) -> None:
         """Verify a shard's identity on a connection; see ``wire.attempts.Route``."""
@@ -123,16 +126,6 @@ def _has(cluster: Cluster, address: Node) -> bool:
 
 def _location(cluster: Cluster) -> tuple[str, Node, int]:
     return cluster.name, cluster.primary, cluster.epoch
-
-
-class CatalogWatch(Protocol):
-    """The parts of ``Router`` that a routing uses."""
-
-    def moved(self, routing: Routing, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
-        """Find out from the catalog whether a shard has moved, after an error under this routing."""
-
-    def confirm(self, node: Node, shard: int) -> None:
-        """Check that the last attempt to read the catalog succeeded."""
 
 
 class Spot(NamedTuple):
@@ -225,7 +218,9 @@ class CatalogReader:
             if best is None:
                 raise failure or ServerUnavailable("none of the catalog's servers is writable", node=str(self.home))
             return best.entry
-        self.home = best.node if best.entry is None else self._home_in(best.entry.topology, best.node)
+        self.home = best.node
+        if best.entry is not None and (home := self._cluster(best.entry.topology)) is not None:
+            self.home = home.primary
         return best.entry
 
     def _query(self, node: Node, routing: Routing, cluster: Cluster | None) -> _Answer | None:
@@ -259,21 +254,12 @@ class CatalogReader:
 
     def _cluster(self, topology: Topology) -> Cluster | None:
         """Return the cluster that hosts the catalog; None if its server is in no cluster."""
-        for cluster in topology.clusters:
-            if _has(cluster, self.home):
-                return cluster
-        return None
+        return next((cluster for cluster in topology.clusters if _has(cluster, self.home)), None)
 
     def _candidates(self, cluster: Cluster | None) -> list[Node]:
         """Return the servers to query: the current one, the other nodes of its cluster, then the URL's."""
         others = () if cluster is None else cluster.nodes
         return list(dict.fromkeys([self.home, *(node.having("primary") for node in others), *self._named]))
-
-    def _home_in(self, topology: Topology, node: Node) -> Node:
-        for cluster in topology.clusters:
-            if _has(cluster, node):
-                return cluster.primary
-        return node
 
 
 def claim_of(datastore: str, cluster: Cluster) -> Claim:

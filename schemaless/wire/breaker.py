@@ -32,19 +32,6 @@ class Breaker:
         retry_at_s: time of the next probe, by ``time.monotonic``.
     """
 
-    __slots__ = (
-        "_claims",
-        "_count",
-        "_failures",
-        "_opened_at_s",
-        "_probe",
-        "alarmed",
-        "alarms",
-        "is_open",
-        "pause_s",
-        "retry_at_s",
-    )
-
     def __init__(self) -> None:
         self.alarmed: bool = False
         self.is_open: bool = False

@@ -44,22 +44,6 @@ class Connection:
         unfinished: True while a transaction may be open or a lock held; the connection is then closed on return.
     """
 
-    __slots__ = (
-        "_raw",
-        "auto_increment_increment",
-        "busy",
-        "connected_at_s",
-        "ensured",
-        "is_mariadb",
-        "max_allowed_packet",
-        "node",
-        "server",
-        "shard",
-        "unfinished",
-        "verified",
-        "version",
-    )
-
     def __init__(
         self, raw: DriverConnection, node: str, shard: int | None, facts: Facts, max_packet_bytes: int
     ) -> None:

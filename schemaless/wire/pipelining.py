@@ -77,10 +77,10 @@ def _first_attempts(
                 attempt.receive(on_rows)
         finally:
             for attempt in attempts:
-                attempt.return_connection()
+                attempt.checked_out.end(attempt.error)
     finally:
         for attempt in attempts:
-            attempt.return_slot()
+            attempt.query.pool.slots.give_back(attempt.checked_out.slot)
 
 
 class _First:
@@ -88,17 +88,19 @@ class _First:
 
     Attributes:
         answered: whether the rows have arrived and been handed to the caller.
+        checked_out: the connection, once ``send`` has taken it.
+        error: the error of the attempt.
     """
 
-    __slots__ = ("_checked_out", "_error", "_read", "answered", "query")
+    __slots__ = ("_read", "answered", "checked_out", "error", "query")
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.answered = False
         # Takes no slot before ``begin``.
-        self._checked_out = query.pool.connection(query.shard)
+        self.checked_out = query.pool.connection(query.shard)
         self._read: Callable[[], Rows] | None = None
-        self._error: ServerError | None = None
+        self.error: ServerError | None = None
 
     def send(self) -> None:
         query = self.query
@@ -107,11 +109,11 @@ class _First:
             return
         statement = query.sql()
         try:
-            connection = self._checked_out.begin()
+            connection = self.checked_out.begin()
             if query.pool.is_verified(connection, query.shard):
                 self._read = connection.begin(statement, query.check)
         except ServerError as error:
-            self._error = error
+            self.error = error
 
     def receive(self, on_rows: Callable[[Rows], None]) -> None:
         if self._read is None:
@@ -119,17 +121,11 @@ class _First:
         try:
             rows = self._read()
         except ServerError as error:
-            self._error = error
+            self.error = error
             return
         # Outside of ``try``: an exception of the caller's is not the server's.
         on_rows(rows)
         self.answered = True
-
-    def return_connection(self) -> None:
-        self._checked_out.end(self._error)
-
-    def return_slot(self) -> None:
-        self.query.pool.slots.give_back(self._checked_out.slot)
 
     def retry(self, on_rows: Callable[[Rows], None]) -> ServerError | None:
         """Run the query alone and return the error of its last attempt, if all attempts failed."""
@@ -137,7 +133,7 @@ class _First:
         statement = sql()
         try:
             rows = pool.run_attempts(
-                lambda connection: connection.rows(statement, check), Attempt(shard, False, route), self._error
+                lambda connection: connection.rows(statement, check), Attempt(shard, False, route), self.error
             )
         except ServerError as error:
             return error

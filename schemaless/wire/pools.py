@@ -43,7 +43,7 @@ class Pools:
             )
             pool = self._pools.setdefault(address, new)
             pool.listener = self._listener
-            pool.on_replaced = self._replaced
+            pool.on_replaced = self._on_replaced
             self._pools[node] = pool
         return pool
 
@@ -56,10 +56,8 @@ class Pools:
     def when_replaced(self, callback: Callable[[Node], object]) -> None:
         """Set the function to call when an address turns out to lead to another server than before."""
         self._on_replaced = callback
-
-    def _replaced(self, node: Node) -> None:
-        if self._on_replaced is not None:
-            self._on_replaced(node)
+        for pool in list(self._pools.values()):
+            pool.on_replaced = callback
 
     def replace_connections(self) -> None:
         """Replace every existing connection once it is idle."""
