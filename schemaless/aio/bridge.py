@@ -30,23 +30,18 @@ _TURN_S: Final = 0.001
 _DONE: Final = object()
 
 
-class _Failure:
-    """An exception that ended a call."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 class _Worker(greenlet):  # type: ignore[misc]
     """Greenlet that is reused for many calls, because starting one costs six times a call's other overhead.
 
     Attributes:
         bridge: runs the calls.
-        outcome: result of the last call, or its ``_Failure``.
+        outcome: result of the last call.
+        error: exception that ended the last call, or None.
     """
 
     bridge: Bridge
     outcome: Any = None
+    error: BaseException | None = None
 
     def run(self, call: Callable[[], Any]) -> None:
         """Run calls until the greenlet is dropped."""
@@ -57,7 +52,7 @@ class _Worker(greenlet):  # type: ignore[misc]
                 # The greenlet was dropped.
                 return
             except BaseException as error:  # noqa: BLE001 - raised in the task
-                self.outcome = _Failure(error)
+                self.error = error
             del call
             call = self.parent.switch(_DONE)
 
@@ -93,17 +88,18 @@ class Bridge:
                 awaited = worker.throw(error)
             else:
                 awaited = self._switch(worker, value)
-        outcome: T | _Failure = worker.outcome
-        worker.outcome = worker.gr_context = None
+        outcome: T = worker.outcome
+        failure = worker.error
+        worker.outcome = worker.error = worker.gr_context = None
         if len(self._idle) < _MAX_IDLE:
             self._idle.append(worker)
-        if type(outcome) is _Failure:
+        if failure is not None:
             try:
-                raise outcome.error
+                raise failure
             finally:
                 # The error's traceback refers to this frame.
-                del outcome
-        return outcome  # type: ignore[return-value]
+                del failure
+        return outcome
 
     def _switch(self, worker: _Worker, value: Any) -> Any:
         began_s = monotonic()

@@ -160,14 +160,11 @@ class Router:
                 )
                 nodes = {cluster.name: cluster.nodes for cluster in before.topology.clusters}
                 others = [c.name for c in after.topology.clusters if c.nodes != nodes.get(c.name)]
-                if moved:
-                    # A move is reported for each shard (INFO), a failover once per cluster (WARNING).
-                    level = logging.WARNING if others else logging.INFO
-                    log.log(level, "the topology of %r has changed: %d shards are on another server", self._name, moved)
-                elif others:
-                    log.warning("the topology of %r has changed: other servers in %s", self._name, ", ".join(others))
-                else:
-                    log.debug("the catalog of %r has changed, but no shard is on another server", self._name)
+                # A move is reported for each shard (INFO), a failover once per cluster (WARNING).
+                level = logging.WARNING if others else logging.INFO
+                what = f"{moved} shards are on another server" if moved else f"other servers in {', '.join(others)}"
+                if moved or others:
+                    log.log(level, "the topology of %r has changed: %s", self._name, what)
             self._unreadable = False
         except SchemalessError as error:
             # Warn once: the catalog is read after every error that a move or failover could explain.

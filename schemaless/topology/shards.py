@@ -162,19 +162,16 @@ class Shards:
             ServerUnavailable: the shard is no longer on that node.
         """
         attempt = Attempt(shard, writes)
-        try:
+        while True:
             try:
                 return self.run_at(Spot(self.routing, shard, node), operation, attempt)
             except Elsewhere as moved:
+                if moved.missing is not None:
+                    raise moved.missing from moved
                 # The node may be the same: its address leads to another server, or another node was promoted.
-                if moved.missing is not None or node not in self.routing.clusters[shard].nodes:
-                    raise
+                if attempt.changes or node not in self.routing.clusters[shard].nodes:
+                    raise ServerUnavailable(moved.message, node=moved.node, shard=shard) from moved
                 attempt.leave(moved)
-                return self.run_at(Spot(self.routing, shard, node), operation, attempt)
-        except Elsewhere as moved:
-            if moved.missing is not None:
-                raise moved.missing from moved
-            raise ServerUnavailable(moved.message, node=moved.node, shard=shard) from moved
 
     def run_at(self, spot: Spot, operation: Callable[[Connection], T], attempt: Attempt | None = None) -> T:
         """Run an operation at a spot, verifying the shard's identity first; for use inside ``follow``.

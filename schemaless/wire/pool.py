@@ -312,16 +312,13 @@ class NodePool:
             InvalidInput: the URL's options cannot be used.
         """
         try:
-            raw, facts = self.open()
-        except Exception as error:
-            if not is_drivers(error):
-                raise
-            failure = translated(error, str(self.node), shard, connecting=True)
+            raw, facts = self._opened(shard)
+        except ServerError as failure:
             if not answered(failure):
                 self.breaker.failed()
             elif (claim := self.claim) is not None and failure.code in NO_CLAIMS:
                 claim.check(None, str(self.node), shard)
-            raise failure from error
+            raise
         self.breaker.answered()
         # Read again: the required claim may have changed while connecting.
         if (claim := self.claim) is not None and facts.claim != claim.epoch:
@@ -360,11 +357,8 @@ class NodePool:
             return False
         differs, is_newer = facts.server != newest.server, facts.connected_at_s >= newest.connected_at_s
         self.has_moved = self.has_moved or differs
-        if not differs and not self.is_balanced:
-            self.newest = facts if is_newer else newest
-            return False
-        if not (is_newer and self._leads_to_one(facts, newest)):
-            if not self.is_balanced:
+        if not ((differs or self.is_balanced) and is_newer and self._leads_to_one(facts, newest)):
+            if differs and not self.is_balanced:
                 self._lost_at_s = max(self._lost_at_s, newest.connected_at_s)
             self.newest = facts if is_newer else newest
             return False
@@ -419,15 +413,20 @@ class NodePool:
     def _connect_briefly(self) -> Facts | SchemalessError:
         """Open a connection within a second and close it; return the server's properties, or the error."""
         try:
-            raw, facts = self.open(timeout_s=PROBE_S)
-            close(raw, idle=True)
+            raw, facts = self._opened(None, timeout_s=PROBE_S)
         except SchemalessError as error:
             return error
+        close(raw, idle=True)
+        return facts
+
+    def _opened(self, shard: int | None, *, timeout_s: float | None = None) -> tuple[DriverConnection, Facts]:
+        """Do what ``open`` does, and translate its errors."""
+        try:
+            return self.open(timeout_s=timeout_s)
         except Exception as error:
             if not is_drivers(error):
                 raise
-            return translated(error, str(self.node), None, connecting=True)
-        return facts
+            raise translated(error, str(self.node), shard, connecting=True) from error
 
     def fail_fast_or_probe(self, shard: int | None = None) -> None:
         """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.
