@@ -62,7 +62,7 @@ async def filled(url: str, **options: int) -> AsyncDatastore:
     return store
 
 
-@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
+@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write", "signal-handlers")
 def test_a_call_cancelled_at_any_await_leaves_no_trace(slow: Slow) -> None:
     """Each call, at each await, when it begins to wait and when its reply is there; on open connections."""
     url, proxy = slow
@@ -76,7 +76,7 @@ def test_a_call_cancelled_at_any_await_leaves_no_trace(slow: Slow) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
+@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write", "signal-handlers")
 def test_a_call_cancelled_while_connecting_leaves_no_trace(slow: Slow) -> None:
     """Connecting, logging in and setting up a session are awaits as well."""
     url, _ = slow
@@ -89,7 +89,7 @@ def test_a_call_cancelled_while_connecting_leaves_no_trace(slow: Slow) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
+@pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write", "signal-handlers")
 def test_cancelled_at_random_nothing_is_wrong(slow: Slow, eventually: Callable[..., None]) -> None:
     """30 tasks: cancelled, timed out, or in a task group that fails. The benchmark does it 20,000 times."""
     url, proxy = slow
