@@ -32,11 +32,9 @@ def session(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]:
     engine = pool.engine
     if not isinstance(engine, Engine):
         engine = pool.engine = _engine(pool, None, isolation_level="AUTOCOMMIT")
-    connecting = [True]
-    with _translating(pool, connecting), engine.connect() as connection:
+    with _translating(pool), engine.connect() as connection:
         try:
             connection.exec_driver_sql(use(database).decode())
-            connecting.clear()
             yield connection
         except BaseException:
             connection.invalidate()
@@ -50,9 +48,7 @@ def inspection(pool: NodePool, database: str) -> Iterator[sqlalchemy.Connection]
     Raises:
         ServerError: an error of the server or the driver.
     """
-    connecting = [True]
-    with _translating(pool, connecting), _engine(pool, database).begin() as connection:
-        connecting.clear()
+    with _translating(pool), _engine(pool, database).begin() as connection:
         yield connection
 
 
@@ -62,16 +58,16 @@ def _engine(pool: NodePool, database: str | None, **options: Any) -> Engine:
         sqlalchemy_url(pool.node, pool.credentials, database),
         poolclass=NullPool,
         hide_parameters=True,
-        creator=lambda: pool.open(database, autocommit=autocommit)[0],
+        creator=lambda: pool.open(database=database, autocommit=autocommit)[0],
         **options,
     )
 
 
 @contextmanager
-def _translating(pool: NodePool, connecting: list[bool]) -> Iterator[None]:
-    """Translate SQLAlchemy's exceptions; the caller empties ``connecting`` once a statement may have been sent."""
+def _translating(pool: NodePool) -> Iterator[None]:
+    """Translate SQLAlchemy's exceptions."""
     try:
         yield
     except sqlalchemy.exc.SQLAlchemyError as error:
         cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) and error.orig is not None else error
-        raise translated(cause, str(pool.node), None, connecting=bool(connecting)) from error
+        raise translated(cause, str(pool.node), None, connecting=False) from error

@@ -47,11 +47,11 @@ class LogReader:
 
     def __init__(self, node: Node, credentials: Credentials) -> None:
         self._node = str(node)
-        self._raw: Any = None
-        self.facts: Facts
+        timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
+        opened = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
+        self._raw: Any = opened[0]
+        self.facts: Facts = opened[1]
         try:
-            timeouts = (_SILENCE_S, _SILENCE_S, _SILENCE_S)
-            self._raw, self.facts = open_connection(node, credentials.without_timeouts(), timeouts, lambda raw: None)
             self._begin(self.facts.is_mariadb)
         except Exception as error:  # noqa: BLE001 - from the driver, this package or a signal handler
             self._fail(error)
@@ -71,15 +71,14 @@ class LogReader:
 
     def cut(self) -> None:
         """Shut down the socket, so that ``events`` in another thread raises."""
-        wire = self._raw and self._raw._sock  # noqa: SLF001
+        wire = self._raw._sock  # noqa: SLF001
         if wire is not None:
             with suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection."""
-        if self._raw is not None:
-            close(self._raw, idle=False)
+        close(self._raw, idle=False)
 
     def _fail(self, error: Exception) -> NoReturn:
         self.close()

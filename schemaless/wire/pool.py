@@ -54,8 +54,6 @@ from schemaless.wire.errors import (
     ReadOnly,
     ReplyTimedOut,
     ServerReplaced,
-    is_drivers,
-    translated,
 )
 from schemaless.wire.node import Node
 from schemaless.wire.runtime import THREADS, Runtime
@@ -252,11 +250,17 @@ class NodePool:
         self._lost_at_s = time.monotonic()
 
     def open(
-        self, database: str | None = None, *, autocommit: bool = True, timeout_s: float | None = None
+        self,
+        shard: int | None = None,
+        *,
+        database: str | None = None,
+        autocommit: bool = True,
+        timeout_s: float | None = None,
     ) -> tuple[DriverConnection, Facts]:
         """Open a driver connection outside the pool; raises the errors of ``open_connection``.
 
         Args:
+            shard: the shard concerned, for errors.
             database: default database, if any.
             autocommit: False to open transactions implicitly, as the DB API does.
             timeout_s: replaces all timeouts of the pool and the URL.
@@ -270,6 +274,7 @@ class NodePool:
             credentials,
             timeouts,
             self.opened.add,
+            shard=shard,
             database=database,
             autocommit=autocommit,
             claim=NO_CLAIM if claim is None else claim.sql,
@@ -312,7 +317,7 @@ class NodePool:
             InvalidInput: the URL's options cannot be used.
         """
         try:
-            raw, facts = self._opened(shard)
+            raw, facts = self.open(shard)
         except ServerError as failure:
             if not answered(failure):
                 self.breaker.failed()
@@ -413,20 +418,11 @@ class NodePool:
     def _connect_briefly(self) -> Facts | SchemalessError:
         """Open a connection within a second and close it; return the server's properties, or the error."""
         try:
-            raw, facts = self._opened(None, timeout_s=PROBE_S)
+            raw, facts = self.open(timeout_s=PROBE_S)
         except SchemalessError as error:
             return error
         close(raw, idle=True)
         return facts
-
-    def _opened(self, shard: int | None, *, timeout_s: float | None = None) -> tuple[DriverConnection, Facts]:
-        """Do what ``open`` does, and translate its errors."""
-        try:
-            return self.open(timeout_s=timeout_s)
-        except Exception as error:
-            if not is_drivers(error):
-                raise
-            raise translated(error, str(self.node), shard, connecting=True) from error
 
     def fail_fast_or_probe(self, shard: int | None = None) -> None:
         """Fail fast while the breaker is open; the one caller whose turn it is probes the server first.

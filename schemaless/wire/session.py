@@ -35,7 +35,7 @@ from pymysql.constants import CLIENT
 
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
-from schemaless.wire.errors import error_code
+from schemaless.wire.errors import error_code, is_drivers, translated
 from schemaless.wire.node import Node
 from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.secret import clear_locals
@@ -113,6 +113,7 @@ def open_connection(
     timeouts: tuple[float, float, float],
     register: Callable[[DriverConnection], object],
     *,
+    shard: int | None = None,
     database: str | None = None,
     autocommit: bool = True,
     claim: bytes = NO_CLAIM,
@@ -125,6 +126,7 @@ def open_connection(
         credentials: the account.
         timeouts: connect, read and write timeout, in seconds; timeouts in the URL take precedence.
         register: called with the connection before anything is sent on it.
+        shard: the shard concerned, for errors.
         database: default database, if any.
         autocommit: False to open transactions implicitly, as the DB API does.
         claim: SQL expression for the server's claim; see ``sql.sessions.own_claim``.
@@ -135,8 +137,8 @@ def open_connection(
 
     Raises:
         InvalidInput: the URL's options cannot be used.
-        ServerRefused: the session variables did not keep their values.
-        Exception: an exception of the driver (see ``errors.translated``) or of a signal handler.
+        ServerUnavailable, ServerTimeout, AccessDenied, ServerRefused: the connection failed, or the session variables
+            did not keep their values.
     """
     raw = None
     # The start, because an address leads a later connection to the same server or a later one.
@@ -148,6 +150,8 @@ def open_connection(
         clear_locals(error)
         if raw is not None:
             close(raw, idle=False)
+        if is_drivers(error):
+            raise translated(error, str(node), shard, connecting=True) from error
         raise
 
 
