@@ -32,6 +32,7 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardIdentityMismatch,
 )
+from schemaless.wire.address import RECHECK_S, Address
 from schemaless.wire.attempts import (
     Attempt,
     Failure,
@@ -64,12 +65,6 @@ from schemaless.wire.urls import Credentials
 log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
-
-RECHECK_S: Final = 30.0
-"""Interval between checks that the address still leads to the same server, in seconds, before jitter."""
-
-BALANCED_S: Final = 10 * RECHECK_S
-"""Memory of the servers that an address has left, in seconds; long enough for pools that connect only to check."""
 
 READ_ONLY_S: Final = 1.0
 """Interval between attempts to find out whether the address of a read-only server leads elsewhere now, in seconds."""
@@ -188,9 +183,7 @@ class NodePool:
         runtime: how calls wait.
         listener: if set, receives ``Retried`` and ``SlotAwaited``; not called for anything else.
         on_replaced: if set, called when the address turns out to lead to another server than before.
-        newest: what the most recently begun connection read about its server; None before the first one.
-        has_moved: True if connections have reached more than one server; each shard is then verified on each of them.
-        is_balanced: True while the address leads to several servers in turn; connections to all of them are used.
+        address: the servers that the address has led to.
         recheck_at_s: time of the next ``recheck``, by ``time.monotonic``.
         engine: the SQLAlchemy engine, set and read by ``schema.engine``; None until set.
         idle: idle connections.
@@ -219,12 +212,7 @@ class NodePool:
         self.listener: Listener | None = None
         self.on_replaced: Callable[[Node], object] | None = None
         self.recheck_at_s = 0.0
-        self.newest: Facts | None = None
-        self.has_moved = False
-        self.is_balanced = False
-        self._verified: dict[str, set[int]] = {}
-        self._left_at_s: dict[str, float] = {}
-        self._returned_at_s = -math.inf
+        self.address = Address(node)
         self._read_only_at_s = -math.inf
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
@@ -283,11 +271,11 @@ class NodePool:
 
     def is_fresh(self, connection: Connection) -> bool:
         """Return True if no connection has been lost, and no server or claim has changed, since this one was opened."""
-        return connection.connected_at_s >= self._lost_at_s
+        return connection.connected_at_s >= max(self._lost_at_s, self.address.fresh_since_s)
 
     def is_verified(self, connection: Connection, shard: int) -> bool:
         """Return True unless the address has moved and the shard has not been verified on this connection's server."""
-        return not self.has_moved or shard in connection.verified
+        return not self.address.has_moved or shard in connection.verified
 
     def keeps(self, connection: Connection, error: BaseException | None) -> bool:
         """Return True if a connection can be reused, after a block that ended with ``error``."""
@@ -330,10 +318,12 @@ class NodePool:
             close(raw, idle=True)
             claim.check(facts.claim, str(self.node), shard)
         connection = Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
-        connection.verified = self._verified.setdefault(facts.server, connection.verified)
-        if self._is_replaced(facts) and shard is not None:
+        connection.verified = self.address.verified_on(facts.server)
+        try:
+            self._check_address(facts, shard)
+        except ServerReplaced:
             self.idle.append(connection)
-            raise self._replaced(shard)
+            raise
         return connection
 
     def recheck(self, shard: int | None) -> None:
@@ -349,62 +339,23 @@ class NodePool:
             return
         facts, claim = self._connect_briefly(), self.claim
         # After a failure, the existing connections may still work.
-        if isinstance(facts, SchemalessError) or (claim is not None and facts.claim != claim.epoch):
-            return
-        if self._is_replaced(facts) and shard is not None:
-            raise self._replaced(shard)
+        if not isinstance(facts, SchemalessError) and (claim is None or facts.claim == claim.epoch):
+            self._check_address(facts, shard)
 
-    def _is_replaced(self, facts: Facts) -> bool:
-        """Return True if a new connection is the first to another server; connections begun before it are replaced."""
-        newest, self.recheck_at_s = self.newest, _next_check_s()
-        if newest is None:
-            self.newest = facts
-            return False
-        differs, is_newer = facts.server != newest.server, facts.connected_at_s >= newest.connected_at_s
-        self.has_moved = self.has_moved or differs
-        if not ((differs or self.is_balanced) and is_newer and self._leads_to_one(facts, newest)):
-            if differs and not self.is_balanced:
-                self._lost_at_s = max(self._lost_at_s, newest.connected_at_s)
-            self.newest = facts if is_newer else newest
-            return False
-        self._lost_at_s = max(self._lost_at_s, facts.connected_at_s)
-        # Before the callback, so that concurrent connections to the same server do not cause another one.
-        self.newest = facts
-        log.warning("%s leads to another server than before: older connections are replaced", self.node)
+    def _check_address(self, facts: Facts, shard: int | None) -> None:
+        """Record which server a new connection reached.
+
+        Raises:
+            ServerReplaced: it is the first to another server; only if there is a shard.
+        """
+        self.recheck_at_s = _next_check_s()
+        if not self.address.is_replaced(facts):
+            return
         if self.on_replaced is not None:
             self.on_replaced(self.node)
-        return True
-
-    def _leads_to_one(self, facts: Facts, newest: Facts) -> bool:
-        """Return True if the address has moved to a server; False if it leads to this and other servers in turn.
-
-        One return is a failover that was undone; two are a pattern. It ends once a single server has been reached for
-        some time.
-        """
-        now_s, left_at_s = facts.connected_at_s, self._left_at_s
-        if facts.server != newest.server:
-            left_at_s[newest.server] = now_s
-        recent = {server: at_s for server, at_s in left_at_s.copy().items() if now_s - at_s < BALANCED_S}
-        self._left_at_s = recent
-        known = self._verified.copy()
-        self._verified = {server: known[server] for server in known if server in recent or server == facts.server}
-        if self.is_balanced:
-            self.is_balanced = bool(recent.keys() - {facts.server})
-            return not self.is_balanced
-        if facts.server in recent:
-            self.is_balanced = now_s - self._returned_at_s < BALANCED_S
-            self._returned_at_s = now_s
-        if self.is_balanced:
-            log.warning(
-                "%s leads to several servers in turn: connections to all of them are used; name each server by its "
-                "own address",
-                self.node,
-            )
-        return not self.is_balanced
-
-    def _replaced(self, shard: int) -> ServerReplaced:
-        message = "the address leads to another server than before, so nothing was sent; make the same call again"
-        return ServerReplaced(message, node=str(self.node), shard=shard)
+        if shard is not None:
+            message = "the address leads to another server than before, so nothing was sent; make the same call again"
+            raise ServerReplaced(message, node=str(self.node), shard=shard)
 
     def probe(self) -> None:
         """Test whether the server accepts a connection within a second, and open or close the breaker accordingly."""
@@ -531,7 +482,7 @@ class NodePool:
             try:
                 connection = held.begin()
                 route = attempt.route
-                if self.has_moved and route is not None and shard is not None and shard not in connection.verified:
+                if route is not None and shard is not None and not self.is_verified(connection, shard):
                     route.verify(connection, shard)
                 result = operation(connection)
                 held.end(None)

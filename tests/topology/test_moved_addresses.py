@@ -25,6 +25,7 @@ from schemaless.store.followers.membership import Timing
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.placement import shard_for
 from schemaless.wire import pool as pool_module
+from schemaless.wire.address import BALANCED_S
 from schemaless.wire.pool import NodePool
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on
@@ -204,7 +205,7 @@ def test_workers_listen_to_the_server_that_an_address_leads_to_now(address, even
             eventually(lambda: notifier._listeners[node]._reader.facts.server != before, "it listens to the new server")
             eventually(lambda: notifier.is_listening(node), "its log is received")
             notifier.listen([node])
-            assert notifier._listeners[node]._reader.facts.server == pool.newest.server
+            assert notifier._listeners[node]._reader.facts.server == pool.address.newest.server
 
 
 @pytest.mark.guarantee("address-lost")
@@ -305,11 +306,11 @@ def test_an_address_that_balances_over_servers_settles(address, replicated, capl
         assert caplog.text.count("leads to another server than before") == 2
         assert caplog.text.count("leads to several servers in turn") == 1
 
-        for server in pool._left_at_s:
-            pool._left_at_s[server] -= pool_module.BALANCED_S
+        for server in pool.address.left_at_s:
+            pool.address.left_at_s[server] -= BALANCED_S
         pool.recheck_at_s = 0.0
         assert store.get_cell_latest(row, "BASE").body == {"n": 1}
-        assert not pool.is_balanced
+        assert not pool.address.is_balanced
         assert not set(settled) & set(pool.idle)
 
 
@@ -336,7 +337,7 @@ def test_no_call_writes_to_a_server_on_which_its_shard_was_not_verified(address,
         for turn in (0, 1, 0, 1):
             reach(pool, address.proxy, replicated, turn)
             store.get_row(row_of(0))
-        assert pool.is_balanced
+        assert pool.address.is_balanced
         pool.close()
         with pytest.raises(schemaless.ShardIdentityMismatch):
             store.put_cell(row, "BASE", 1, {"n": 1})
@@ -369,7 +370,7 @@ def test_a_replica_whose_address_moves_leaves_its_primary_alone(address, replica
             assert (shards.routing.changes, shards.routing.proven) == kept
             page = store.get_cells_for_shard(0, 0, read_from="replica")
             assert [cell.added_id for cell in page.cells] == [before.added_id]
-        assert pool.is_balanced
+        assert pool.address.is_balanced
 
 
 def test_a_call_on_one_server_follows_its_address(address):
@@ -390,11 +391,11 @@ def test_what_identifies_a_server_does_not_change(address, replicated):
     with schemaless.connect(address.url) as store:
         pool = pool_of(internals_of(store))
         store.get_row(row_of(0))
-        before = pool.newest.server
+        before = pool.address.newest.server
         sql(replicated, f"SELECT BENCHMARK({1 << 24}, UUID_SHORT())")
         pool.recheck_at_s = 0.0
         store.get_row(row_of(0))
-        assert pool.newest.server == before
+        assert pool.address.newest.server == before
 
 
 def test_a_recheck_that_fails_changes_nothing(address):

@@ -221,12 +221,12 @@ class Changes:
         """
         if spot.node == spot.primary:
             return work(spot)
-        pool = self.shards.pool_for(spot.node)
-        if pool.is_balanced:
+        address = self.shards.pool_for(spot.node).address
+        if address.is_balanced:
             return work(spot._replace(node=spot.primary))
-        before = pool.newest
+        before = address.newest
         result = work(spot)
-        if before is not None and pool.newest is not None and pool.newest.server != before.server:
+        if before is not None and address.newest is not None and address.newest.server != before.server:
             message = "the replica's address leads to another server than before; make the same call again"
             raise Elsewhere(message, node=str(spot.node), shard=spot.shard)
         return result

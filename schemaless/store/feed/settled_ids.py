@@ -69,7 +69,7 @@ class SettledIds:
         if spot.node == spot.primary:
             return self._state(spot).settled
         place, server, mark = self._replica_marks.get((spot.shard, spot.node), (None, None, 0))
-        newest = self._shards.pool_for(spot.node).newest
+        newest = self._shards.pool_for(spot.node).address.newest
         return mark if place == spot.place and newest is not None and newest.server == server else 0
 
     def settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:

@@ -154,8 +154,8 @@ class _Listener:
 
     def leave_old_server(self) -> None:
         """Reconnect if the address has since led another connection to another server, unless it always does."""
-        reader, newest = self._reader, self._pool.newest
-        if reader is None or newest is None or self._pool.is_balanced:
+        reader, newest = self._reader, self._pool.address.newest
+        if reader is None or newest is None or self._pool.address.is_balanced:
             return
         if newest.server != reader.facts.server and newest.connected_at_s > reader.facts.connected_at_s:
             reader.cut()
