@@ -155,13 +155,13 @@ class Shards:
                 moved = error
         return self._follow(attempt, shard, read_from, lambda spot: self.run_at(spot, operation, attempt), moved)
 
-    def run_on(self, node: Node, shard: int, operation: Callable[[Connection], T], *, writes: bool = False) -> T:
-        """Run an operation on one particular node of the shard's cluster; raises what ``run`` raises.
+    def run_on(self, node: Node, shard: int, operation: Callable[[Connection], T]) -> T:
+        """Run a read on one particular node of the shard's cluster; raises what ``run`` raises.
 
         Raises:
             ServerUnavailable: the shard is no longer on that node.
         """
-        attempt = Attempt(shard, writes)
+        attempt = Attempt(shard)
         while True:
             try:
                 return self.run_at(Spot(self.routing, shard, node), operation, attempt)

@@ -16,20 +16,20 @@ R = TypeVar("R")
 AT_ONCE: Final = 4
 """Default number of threads per server. More were no faster with two servers on two shared cores."""
 
+STOP_WAIT_S: Final = 5.0
+"""How long to wait for running items after an error, in seconds."""
 
-def on_servers(
-    items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once: int = AT_ONCE, *, stop_wait_s: float = 5.0
-) -> Iterator[R]:
+
+def on_servers(items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once: int = AT_ONCE) -> Iterator[R]:
     """Yield ``work(item)`` for each item, in order of completion.
 
-    After an error or Ctrl-C no further item is started. Running items get ``stop_wait_s`` to finish; a statement that
+    After an error or Ctrl-C no further item is started. Running items get ``STOP_WAIT_S`` to finish; a statement that
     takes longer keeps running on its server.
 
     Args:
         items: pairs of a server and an item.
         work: called in a thread; its exceptions are raised in the caller.
         at_once: threads per server.
-        stop_wait_s: seconds to wait for running items after an error.
     """
     queues: dict[Node, queue.SimpleQueue[T]] = {}
     total = 0
@@ -68,6 +68,6 @@ def on_servers(
             yield result  # type: ignore[misc]
     finally:
         stopped.set()
-        deadline = time.monotonic() + stop_wait_s
+        deadline = time.monotonic() + STOP_WAIT_S
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

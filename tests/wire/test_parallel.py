@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from schemaless.wire import parallel
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 
@@ -56,8 +57,9 @@ def test_a_slow_server_does_not_delay_the_others():
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_error_is_raised_and_no_further_item_is_started(error):
+def test_an_error_is_raised_and_no_further_item_is_started(error, monkeypatch):
     """A running item that takes long does not delay the error."""
+    monkeypatch.setattr(parallel, "STOP_WAIT_S", 0.1)
     release, begun = threading.Event(), []
 
     def work(number: int) -> int:
@@ -69,7 +71,7 @@ def test_an_error_is_raised_and_no_further_item_is_started(error):
         return number
 
     with pytest.raises(error):
-        list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1, stop_wait_s=0.1))
+        list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1))
     at_the_end = list(begun)
     release.set()
 

@@ -306,10 +306,10 @@ def test_verify_goes_on_without_a_replica_that_does_not_answer(replica_url, monk
     with schemaless.connect(replica_url) as store:
         original = Shards.run_on
 
-        def run_on(shards, node, shard, operation, *, writes=False):
+        def run_on(shards, node, shard, operation):
             if node.role == "replica":
                 raise ServerUnavailable("gone", node=str(node), shard=shard)
-            return original(shards, node, shard, operation, writes=writes)
+            return original(shards, node, shard, operation)
 
         monkeypatch.setattr(Shards, "run_on", run_on)
         report = verify(store)
