@@ -17,37 +17,28 @@ class AsyncSlots(ConnectionSlots):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self._waiters = OrderedDict[asyncio.Future[Slot | None], None]()
+        self._waiters = OrderedDict[asyncio.Future[Slot], None]()
 
     def take(self, held: list[Slot], timeout_s: float, listener: Listener | None = None) -> bool:
         """Wait for a slot and append it to ``held``; return False on a timeout."""
         try:
             held.append(self._free.get_nowait())
         except Empty:
-            pass
+            began_s = time.monotonic()
         else:
             return True
-        began_s = time.monotonic()
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Slot | None] = loop.create_future()
+        waiter: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
-        timer = loop.call_later(timeout_s, _give_up, waiter)
         try:
-            slot = wait(waiter)
-        except BaseException:
-            if waiter.done() and not waiter.cancelled() and (slot := waiter.result()) is not None:
-                # The task was cancelled after it had been given the slot.
-                self.give_back([slot])
-            raise
+            wait(asyncio.wait((waiter,), timeout=timeout_s))
         finally:
-            timer.cancel()
             self._waiters.pop(waiter, None)
-        if slot is None:
-            return False
-        held.append(slot)
-        if listener is not None:
+            # Even if the task was cancelled after that: the caller gives the slot back.
+            if waiter.done():
+                held.append(waiter.result())
+        if held and listener is not None:
             listener(SlotAwaited(time.monotonic() - began_s))
-        return True
+        return bool(held)
 
     def give_back(self, held: list[Slot]) -> None:
         """Give back the slot in ``held``, if there is one."""
@@ -60,8 +51,3 @@ class AsyncSlots(ConnectionSlots):
                     break
             else:
                 self._free.put(slot)
-
-
-def _give_up(waiter: asyncio.Future[Slot | None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
