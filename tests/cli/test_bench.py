@@ -222,7 +222,7 @@ def test_charts_of_a_single_combination():
 @pytest.mark.once
 @needs_chromium
 def test_the_page_fits_the_window_and_shows_each_chart_once(trips, tmp_path):
-    """At desktop and phone width nothing overflows, the matching form is shown, and dark pages change the ink."""
+    """At desktop and phone width nothing overflows, the matching form is shown, and dark pages change the colours."""
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(tmp_path / "out")]) == 0
     found = {}
     with sync_playwright() as playwright:
@@ -238,19 +238,26 @@ def test_the_page_fits_the_window_and_shows_each_chart_once(trips, tmp_path):
         assert seen["width"] <= width
         assert seen["charts"] == ["narrow" if width < 640 else "wide"] * 3
         assert seen["outside"] == 0
-    assert found[1280, "light"]["ink"] != found[1280, "dark"]["ink"]
+    assert found[1280, "light"]["filter"] != found[1280, "dark"]["filter"]
 
 
 _SEEN = """() => {
-  const shown = [...document.querySelectorAll("figure svg")].filter(svg => svg.getBoundingClientRect().width > 0);
+  const width = document.documentElement.scrollWidth;
+  const shown = [...document.querySelectorAll("figure img")].filter(img => img.checkVisibility());
+  const drawings = shown.map(img => {
+    const text = decodeURIComponent(img.src.slice(img.src.indexOf(",") + 1));
+    const svg = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
+    img.after(svg);
+    return svg;
+  });
   const sticksOut = (svg, text) => {
     const box = svg.getBoundingClientRect(), inner = text.getBoundingClientRect();
     return inner.left < box.left - 2 || inner.right > box.right + 2;
   };
   return {
-    width: document.documentElement.scrollWidth,
-    charts: shown.map(svg => svg.getAttribute("class")),
-    outside: shown.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => sticksOut(svg, text))).length,
-    ink: getComputedStyle(shown[0].querySelector("text")).fill,
+    width,
+    charts: shown.map(img => img.className),
+    outside: drawings.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => sticksOut(svg, text))).length,
+    filter: getComputedStyle(shown[0]).filter,
   };
 }"""

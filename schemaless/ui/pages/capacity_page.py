@@ -5,25 +5,18 @@ Each chart has a text alternative, and its figures are also in a table.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from html import escape
 from typing import Final
 
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages import frame as shared
 from schemaless.ui.pages.capacity_charts import charts
-from schemaless.ui.pages.capacity_comparison import comparison_tables
-from schemaless.ui.pages.capacity_planning import FULLEST, cost_answer, levels_text, order_answer
-from schemaless.ui.pages.capacity_text import history_table, tables
-from schemaless.ui.pages.capacity_words import Table, answer
+from schemaless.ui.pages.capacity_tables import FULLEST, comparison_tables, history_table, tables
+from schemaless.ui.pages.capacity_words import Table, answer, cost_answer, levels_text, order_answer
 from schemaless.ui.pages.charts import STYLE as CHART_STYLE
-from schemaless.ui.terminal.output import (
-    bytes_text,
-    counted,
-    estimate_text,
-)
-
-_DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+from schemaless.ui.pages.frame import escaped
+from schemaless.ui.terminal.output import bytes_text, counted, estimate_text
 
 _STYLE: Final = """
 body { max-width: 68rem; }
@@ -35,13 +28,13 @@ h1 { overflow-wrap: anywhere; }
 .charts section { min-width: 0; }
 .answer h2 { margin: 0; font-size: .875rem; font-weight: 600; color: var(--soft); }
 .answer b { font-size: 1.7rem; line-height: 1.25; }
-.answer.first b { color: var(--chart-1); } .answer.after b { color: var(--chart-2); }
-.notes { border-left: 4px solid var(--chart-3); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
-.notes ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
-.warnings { border-left: 4px solid var(--chart-5); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
-.warnings h2 { margin: .4rem 0; font-size: 1rem; color: var(--chart-5); }
-.warnings ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
-.wide:focus-visible { outline: 2px solid var(--chart-1); }
+.answer.first b { color: var(--accent); } .answer.after b { color: var(--green); }
+.notes, .warnings { border-left: 4px solid var(--orange); padding: .1rem .9rem; margin: 1rem 0;
+  background: var(--card); }
+.notes ul, .warnings ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
+.warnings { border-color: var(--red); }
+.warnings h2 { margin: .4rem 0; font-size: 1rem; color: var(--red); }
+.wide:focus-visible { outline: 2px solid var(--accent); }
 th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
 td.long { min-width: 12rem; }
@@ -55,10 +48,13 @@ summary { color: var(--soft); font-size: .875rem; }
   th, td { white-space: normal; padding: .2rem .35rem; }
   td.long, th.text, td.text { min-width: 0; }
   tr, .answer, .notes, .warnings { break-inside: avoid; }
-  figure.chart svg { max-height: 9cm; }
+  figure.chart img { max-height: 9cm; }
   details::details-content { content-visibility: visible; display: block; }
 }
 """
+
+
+_WARNING: Final = "<h2>Warning: do not rely on the dates below alone</h2>"
 
 
 def capacity_html(report: CapacityReport) -> str:
@@ -70,9 +66,9 @@ def capacity_html(report: CapacityReport) -> str:
         f"How long the disks of {report.measurement.datastore} last",
         _times(report),
         [
-            _warnings(report),
+            _remarks("warnings", _WARNING, (f"{_sentence(warning)}." for warning in report.warnings)),
             _answers(report),
-            _notes(report),
+            _remarks("notes", "", report.notes),
             *(shared.section(table.title, _table(table), long=True) for table in compared),
             _charts(report),
             *(
@@ -87,8 +83,8 @@ def capacity_html(report: CapacityReport) -> str:
 
 
 def _times(report: CapacityReport) -> str:
-    count = len(report.measured_at)
-    since = "" if count == 1 else f" (newest of {count} measurements since {report.measured_at[0]:%Y-%m-%d})"
+    count = len(report.measurements)
+    since = "" if count == 1 else f" (newest of {count} measurements since {report.measurements[0].taken_at:%Y-%m-%d})"
     return (
         f"Measured {report.measurement.taken_at:%Y-%m-%d %H:%M}{since}; page created {report.made_at:%Y-%m-%d %H:%M}; "
         "all times UTC."
@@ -116,34 +112,20 @@ def _answers(report: CapacityReport) -> str:
     planned = (("For the first disk to fill up", order_answer(report)), ("All disks", cost_answer(report)))
     boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in planned if answer is not None]
     inner = "".join(
-        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b><p class="soft">{_text(small)}</p>'
-        f"{f'<p>{_text(levels)}</p>' if kind == 'first' and levels else ''}</div>"
+        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{escaped(big)}</b><p class="soft">{escaped(small)}</p>'
+        f"{f'<p>{escaped(levels)}</p>' if kind == 'first' and levels else ''}</div>"
         for kind, head, big, small in boxes
     )
     return f'<div class="answers">{inner}</div>'
-
-
-def _text(text: str) -> str:
-    """Escape text, and keep dates from wrapping."""
-    return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
 
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _warnings(report: CapacityReport) -> str:
-    if not report.warnings:
-        return ""
-    items = "".join(f"<li>{_text(_sentence(warning))}.</li>" for warning in report.warnings)
-    return f'<aside class="warnings"><h2>Warning: do not rely on the dates below alone</h2><ul>{items}</ul></aside>'
-
-
-def _notes(report: CapacityReport) -> str:
-    if not report.notes:
-        return ""
-    items = "".join(f"<li>{_text(note)}</li>" for note in report.notes)
-    return f'<aside class="notes" aria-label="Notes"><ul>{items}</ul></aside>'
+def _remarks(kind: str, head: str, remarks: Iterable[str]) -> str:
+    items = "".join(f"<li>{escaped(remark)}</li>" for remark in remarks)
+    return f'<aside class="{kind}" aria-label="{kind.capitalize()}">{head}<ul>{items}</ul></aside>' if items else ""
 
 
 def _charts(report: CapacityReport) -> str:
@@ -164,19 +146,7 @@ def _chart_table(name: str, report: CapacityReport) -> str:
 
 
 def _table(table: Table) -> str:
-    def cell(tag: str, place: int, text: str, scope: str = "") -> str:
-        is_text = place < table.text_columns or (table.last_text and place == len(table.columns) - 1)
-        kinds = " ".join(filter(None, ["text" if is_text else "", "long" if len(text) > 40 else ""]))
-        attribute = f' class="{kinds}"' if kinds else ""
-        return f"<{tag}{scope}{attribute}>{_text(text) if is_text else escape(text)}</{tag}>"
-
-    head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
-    body = "".join(
-        "<tr>" + "".join(cell("td", place, text) for place, text in enumerate(row)) + "</tr>" for row in table.rows
-    )
+    last = len(table.columns) - 1
+    text = {*range(table.text_columns), *([last] if table.last_text else [])}
     note = f'<p class="soft">{escape(table.note)}</p>' if table.note else ""
-    label = escape(table.title, quote=True)
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{note}"
-    )
+    return shared.table(table.columns, table.rows, text=text, label=table.title) + note

@@ -1,8 +1,8 @@
-"""Render one drawing as a PNG file and as inline SVG whose colours follow the page, light or dark.
+"""Render one drawing as a PNG file, and as an SVG picture whose colours fit light and dark pages.
 
-Drawings must use this module's colours. The PNG file has their values for light pages; the SVG has a CSS variable in
-place of each. The SVG has no scripts and no external references, and the output is reproducible: no dates, no random
-ids. Pages with charts include ``STYLE``.
+Drawings must use this module's colours, those of light pages; on a dark page, a CSS filter inverts the picture but
+keeps its hues. Pages embed the pictures as data URLs, so they load nothing, and ids within a picture do not concern the
+page. The output is reproducible: no dates, no random ids. Pages with charts include ``STYLE``.
 
 Matplotlib is imported on first use; if it is missing, the error says what to install.
 """
@@ -10,42 +10,24 @@ Matplotlib is imported on first use; if it is missing, the error says what to in
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from schemaless.errors import SchemalessError
 
 if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure
 
-# (CSS variable, colour on a light page, colour on a dark page). All differ, and none is black, which SVG omits.
-_COLOURS: Final = (
-    ("paper", "#fffffe", "#14171b"),
-    ("ink", "#1b1f24", "#e8ebef"),
-    ("soft", "#5b6470", "#a2abb8"),
-    ("line", "#d5dae0", "#363d47"),
-    ("card", "#f5f7f9", "#1d2127"),
-    ("1", "#1f539b", "#63a4ee"),
-    ("2", "#0f7f6d", "#86e5d2"),
-    ("3", "#b85c00", "#f0943a"),
-    ("4", "#7a4fb5", "#b08ae8"),
-    ("5", "#b3323c", "#f0747c"),
-    ("6", "#66740f", "#b4c24a"),
-    ("7", "#a8367f", "#e57cc0"),
-    ("8", "#7d8795", "#8a94a2"),
-)
-_LIGHT: Final = {name: light for name, light, _ in _COLOURS}
-
-PAPER: Final = _LIGHT["paper"]
-INK: Final = _LIGHT["ink"]
-SOFT: Final = _LIGHT["soft"]
-LINE: Final = _LIGHT["line"]
-SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
+PAPER: Final = "#ffffff"
+INK: Final = "#1b1f24"
+SOFT: Final = "#5b6470"
+LINE: Final = "#d5dae0"
+SERIES: Final = ("#1f539b", "#1b9883", "#b85c00", "#7a4fb5", "#b3323c", "#66740f", "#a8367f", "#7d8795")
 """Series colours in order: blue, green, orange, violet, red, olive, pink and grey; distinguishable with most forms of
 colour blindness.
 
@@ -57,19 +39,13 @@ NARROW_BELOW_PX: Final = 640
 """Page width below which the narrow form of a chart is shown, in CSS pixels."""
 
 
-def _variables(position: int) -> str:
-    return " ".join(f"--chart-{colour[0]}: {colour[position]};" for colour in _COLOURS)
-
-
 STYLE: Final = f"""
-:root {{ {_variables(1)} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {_variables(2)} }} }}
 figure.chart {{ margin: .8rem 0; break-inside: avoid; }}
-figure.chart svg {{ display: block; width: 100%; height: auto; border: 0; }}
-figure.chart svg.narrow {{ display: none; }}
-figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
+figure.chart img {{ display: block; width: 100%; height: auto; }}
+figure.chart img.narrow {{ display: none; }}
+@media screen and (prefers-color-scheme: dark) {{ figure.chart img {{ filter: invert(1) hue-rotate(180deg); }} }}
 @media (max-width: {NARROW_BELOW_PX}px) {{
-  figure.chart svg.narrow {{ display: block; }} figure.chart svg.narrow ~ svg.wide {{ display: none; }} }}
+  figure.chart img.narrow {{ display: block; }} figure.chart .narrow ~ img.wide {{ display: none; }} }}
 """
 """CSS for pages with charts."""
 
@@ -78,6 +54,9 @@ _PX_PER_INCH: Final = 72
 
 _TITLE_PX: Final = 36
 """Height of the title above the drawing in a PNG file, in CSS pixels."""
+
+_URL_SAFE: Final = " /:=;,.-()'&"
+"""Characters that need no escaping in a quoted data URL, in addition to letters and digits."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "figure.facecolor": PAPER,
@@ -104,7 +83,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "xtick.labelsize": 11,
     "ytick.labelsize": 11,
     "text.color": INK,
-    "font.family": "DejaVu Sans",
+    "font.family": ["DejaVu Sans", "sans-serif"],
     "font.size": 12,
     "legend.frameon": False,
     "legend.fontsize": 11,
@@ -112,6 +91,7 @@ _SETTINGS: Final[dict[str, Any]] = {
     "patch.edgecolor": PAPER,
     "hatch.color": PAPER,
     "svg.fonttype": "none",
+    "svg.hashsalt": "chart",
     "text.parse_math": False,
 }
 
@@ -158,7 +138,7 @@ class Chart:
         return file.getvalue()
 
     def svg(self, *, narrow: bool = False) -> str:
-        """Return an ``<svg>`` element for a page that has ``STYLE``.
+        """Return an SVG file with a transparent background.
 
         Raises:
             SchemalessError: Matplotlib is missing.
@@ -166,17 +146,22 @@ class Chart:
         file = io.StringIO()
         with _drawn(self, narrow=narrow) as figure:
             nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-            figure.savefig(file, format="svg", dpi=_PX_PER_INCH, metadata=nothing)
-        return _inline(self, file.getvalue(), narrow=narrow)
+            figure.savefig(file, format="svg", dpi=_PX_PER_INCH, metadata=nothing, transparent=True)
+        return file.getvalue()
 
     def html(self) -> str:
-        """Return a ``<figure>`` element with both forms; the page width selects one of them.
+        """Return a ``<figure>`` element with a picture of each form; the page width selects one of them.
 
         Raises:
             SchemalessError: Matplotlib is missing.
         """
-        narrow = "" if self.narrow_px is None else self.svg(narrow=True)
-        return f'<figure class="chart">{narrow}{self.svg()}</figure>'
+        forms = [("wide", False)] if self.narrow_px is None else [("narrow", True), ("wide", False)]
+        label = escape(f"{self.title}: {self.description}")
+        pictures = "".join(
+            f'<img class="{form}" alt="{label}" src="data:image/svg+xml,{quote(self.svg(narrow=narrow), _URL_SAFE)}">'
+            for form, narrow in forms
+        )
+        return f'<figure class="chart">{pictures}</figure>'
 
 
 @contextmanager
@@ -192,38 +177,8 @@ def _drawn(chart: Chart, *, narrow: bool, title_px: int = 0) -> Iterator[Figure]
     width, height = (chart.narrow_px if narrow else None) or chart.size_px
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": chart.name})
+        matplotlib.rcParams.update(_SETTINGS)
         size = (width / _PX_PER_INCH, (height - title_px) / _PX_PER_INCH)
         figure = figure_type(figsize=size, dpi=_PX_PER_INCH, layout="constrained")
         chart.draw(figure, narrow)
         yield figure
-
-
-def _inline(chart: Chart, text: str, *, narrow: bool) -> str:
-    """Make Matplotlib's SVG embeddable: remove style rules, and prefix ids so that they are unique on the page."""
-    form = "narrow" if narrow else "wide"
-    prefix = f"{chart.name}-{form}-"
-    text = text[text.index("<svg") :]
-    box = re.search(r'viewBox="([^"]*)"', text)
-    assert box is not None
-    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-
-    def rewritten(tag: re.Match[str]) -> str:  # Applied to tags only, since a label may contain similar text.
-        inner = re.sub(r'\bid="', f'id="{prefix}', tag[0])
-        inner = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', inner).replace("url(#", f"url(#{prefix}")
-        inner = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", inner)
-        for name, light, _ in _COLOURS:
-            inner = inner.replace(light, f"var(--chart-{name})")
-        return inner
-
-    text = re.sub(r"<[^>]+>", rewritten, text)
-    head = (
-        f'<svg class="{form}" viewBox="{box[1]}" role="img" aria-labelledby="{prefix}title {prefix}desc" '
-        'style="stroke-linejoin: round; stroke-linecap: butt">'
-        f'<title id="{prefix}title">{escape(chart.title)}</title>'
-        f'<desc id="{prefix}desc">{escape(chart.description)}</desc>'
-    )
-    text = head + text[text.index(">") + 1 :]
-    return re.sub(r"\s*\n\s*", "\n", text).strip()

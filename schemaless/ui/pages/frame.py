@@ -6,15 +6,19 @@ goes through ``html.escape``, and the figures of charts are also available as ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Container, Iterable, Sequence
 from html import escape
 from typing import Final
 
+_DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
-  --accent: #1f539b; }
+  --accent: #1f539b; --green: #0f7f6d; --orange: #b85c00; --red: #b3323c; --grey: #7d8795; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b;
-  --line: #363d47; --card: #1d2127; --accent: #63a4ee; } }
+  --line: #363d47; --card: #1d2127; --accent: #63a4ee; --green: #86e5d2; --orange: #f0943a; --red: #f0747c;
+  --grey: #8a94a2; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -69,15 +73,43 @@ def answers(boxes: Iterable[tuple[str, str]]) -> str:
     return f'<div class="answers">{inner}</div>'
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, front: Iterable[int] = ()) -> str:
-    """Return a table that scrolls horizontally if it is too wide; rows numbered in ``front`` are highlighted."""
-    marked = frozenset(front)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+def escaped(text: str) -> str:
+    """Escape text, and keep dates from wrapping."""
+    return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
+
+
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    front: Container[int] = (),
+    text: Collection[int] = (),
+    label: str | None = None,
+) -> str:
+    """Return a table that scrolls horizontally if it is too wide.
+
+    Args:
+        header: Names of the columns.
+        rows: Texts of the cells.
+        front: Numbers of rows to highlight.
+        text: Numbers of columns whose text may wrap; the others contain figures or short names.
+        label: Name of the table for readers who cannot see it, if no heading names it.
+    """
+
+    def cell(tag: str, place: int, value: str, scope: str = "") -> str:
+        kinds = [kind for kind, holds in (("text", place in text), ("long", text and len(value) > 40)) if holds]
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        return f"<{tag}{scope}{kind}>{(escaped if place in text else escape)(value)}</{tag}>"
+
+    head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(header))
     body = "".join(
-        f"<tr{' class=front' if number in marked else ''}>{''.join(f'<td>{escape(value)}</td>' for value in row)}</tr>"
+        f"<tr{' class=front' if number in front else ''}>"
+        f"{''.join(cell('td', place, value) for place, value in enumerate(row))}</tr>"
         for number, row in enumerate(rows)
     )
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    named = "" if label is None else f' role="region" aria-label="{escape(label)}"'
+    inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0"{named}>{inner}</div>'
 
 
 def terms(pairs: Iterable[tuple[str, str]]) -> str:

@@ -16,9 +16,6 @@ from schemaless.ui.terminal.output import (
 )
 
 _STYLE: Final = """
-:root { --before: #7d8795; --after: #1f539b; --rebuilt: #0f7f6d; }
-@media screen and (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #86e5d2; } }
-.answer b span { white-space: nowrap; }
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
 .bars h3 { grid-column: 1 / -1; font-size: .9rem; margin: .7rem 0 0; font-weight: 600; overflow-wrap: anywhere; }
 .bars span.name { font-size: .875rem; color: var(--soft); }
@@ -28,14 +25,14 @@ _STYLE: Final = """
 .bar i { position: absolute; inset: 0 auto 0 0; border-radius: 2px; print-color-adjust: exact;
   -webkit-print-color-adjust: exact; }
 .bar .value { flex: 0 0 6rem; text-align: right; white-space: nowrap; }
-.before { --stage: var(--before); } .after { --stage: var(--after); } .rebuilt { --stage: var(--rebuilt); }
+.before { --stage: var(--grey); } .after { --stage: var(--accent); } .rebuilt { --stage: var(--green); }
 .bar i { background: var(--stage); }
 .bar i.whole { background: color-mix(in srgb, var(--stage) 32%, transparent); border: 1px solid var(--stage); }
 .key { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: .6rem 0; font-size: .875rem; color: var(--soft); }
 .key i { display: inline-block; width: .85rem; height: .85rem; border-radius: 2px; vertical-align: -.08rem;
   margin-right: .35rem; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 svg { display: block; width: 100%; height: 9rem; border-bottom: 1px solid var(--line); }
-svg .before { fill: var(--before); } svg .after { fill: var(--after); } svg .rebuilt { fill: var(--rebuilt); }
+svg rect { fill: var(--stage); }
 .scale { display: flex; justify-content: space-between; font-size: .8rem; color: var(--soft); }
 th:first-child, td:first-child { white-space: normal; }
 """
@@ -88,14 +85,8 @@ def _answers(report: ReclaimedReport) -> str:
         answers.append((bytes_text(report.binary_log_bytes), "written to binary logs during the run, by all clients"))
     if tally.left:
         answers.append((f"{tally.left.total():,}", "cells not re-encoded: " + ", ".join(sorted(tally.left))))
-    boxes = "".join(f'<div class="answer"><b>{_unbroken(big)}</b>{escape(small)}</div>' for big, small in answers)
-    return f'<div class="answers">{boxes}</div>'
-
-
-def _unbroken(text: str) -> str:
-    """Return text that can wrap only before its arrow."""
-    before, arrow, after = text.partition(" → ")
-    return f"<span>{escape(before)}</span>" + (f" <span>→ {escape(after)}</span>" if arrow else "")
+    # A large text can wrap only before its arrow.
+    return frame.answers((big.replace(" ", "\u00a0").replace("\u00a0→", " →"), small) for big, small in answers)
 
 
 def _less(before: int, after: int) -> str:
@@ -110,8 +101,7 @@ def _files(report: ReclaimedReport) -> str:
     if report.total.file.before is None:
         return '<p class="soft">The file sizes were not recorded when this migration started.</p>'
     key = "".join(
-        f'<span class="{name}"><i style="background:var(--{name})"></i>{escape(label)}</span>'
-        for name, label in _STAGES
+        f'<span class="{name}"><i style="background:var(--stage)"></i>{escape(label)}</span>' for name, label in _STAGES
     )
     rows = "".join(_stage_bars(part, _widest(parts)) for part in parts)
     return (
