@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -35,34 +35,6 @@ from schemaless.ui.terminal.output import (
 )
 
 _SHOWN = 12
-
-
-@dataclass(frozen=True, slots=True)
-class _Days:
-    """Days until disks are full, with the current and with the advised codecs."""
-
-    now: Interval
-    advised: Interval
-    basis: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Growth:
-    """Growth and disks that the days are calculated from.
-
-    Attributes:
-        cells_per_day: number of new cells a day.
-        shares: share of each column in these cells.
-        disk_bytes: disk size of each cluster.
-        stored_bytes: used space of all disks now; None to use the size of the cells.
-        basis: where the figures are from.
-    """
-
-    cells_per_day: float
-    shares: dict[str, float]
-    disk_bytes: float
-    stored_bytes: float | None
-    basis: str
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -128,7 +100,7 @@ def advise(
             )
         days = _days(store, advice, per_day, disk_bytes)
     if as_json:
-        last = days and facts(days, "now", "advised", "basis")
+        last = days and {"now": estimate_json(days[0]), "advised": estimate_json(days[1]), "basis": days[2]}
         print_json({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
         return
     if not advice:
@@ -138,8 +110,8 @@ def advise(
         _show(of_column, show_all)
     if days is not None:
         out().print(
-            f"disks last {estimate_text(days.now)} days with the current codecs, {estimate_text(days.advised)} with "
-            f"the advised ones, at {days.basis}",
+            f"disks last {estimate_text(days[0])} days with the current codecs, {estimate_text(days[1])} with "
+            f"the advised ones, at {days[2]}",
             markup=False,
         )
     elif any(of_column.chosen is not None for of_column in advice):
@@ -162,7 +134,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
             [
                 "->" if candidate is chosen else "knee" if candidate.name == choice.knee.name else "",
                 candidate.name,
-                share_text(candidate.body_share),
+                share_text(candidate.trial.migrated_share or Interval.of(1.0)),
                 share_text(candidate.share),
                 f"{candidate.trial.encode_s * 1e6:,.0f}",
                 f"{candidate.trial.decode_s * 1e6:,.0f}",
@@ -232,84 +204,60 @@ def commands(advice: ColumnAdvice) -> list[str]:
 
 def _days(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
-) -> _Days | None:
-    """Estimate the days until disks are full; None if growth or disk sizes are unknown."""
-    growth = _given_growth(advice, per_day, disk_bytes) or _measured_growth(store, advice, per_day, disk_bytes)
-    if growth is None or not growth.cells_per_day or not growth.shares:
-        return None
+) -> tuple[Interval, Interval, str] | None:
+    """Return the days until disks are full with the current and with the advised codecs, and the basis in words.
+
+    Figures that are not given are taken from the last measurement; None if one is in neither.
+    """
     clusters = len(internals_of(store).topology.clusters)
+    growth = {of_column.column_name: of_column.cells.mid for of_column in advice}
+    filled = None
+    if per_day is not None and disk_bytes is not None:
+        basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
+    else:
+        last = kept_measurements.latest(store)
+        if last is None:
+            return None
+        complete = [intake for intake in last.growth if intake.complete and intake.column_name in growth]
+        measured = Counter[str]()
+        for intake in complete:
+            measured[intake.column_name] += intake.cells.mid  # type: ignore[assignment]
+        if measured.total():
+            growth = {name: measured[name] for name in growth}
+        basis = f"{per_day or 0:,.0f} new cells a day and disks as measured on {last.taken_at:%Y-%m-%d}"
+        if per_day is None:
+            per_day = measured.total() / max(1, len({intake.day for intake in last.growth if intake.complete}))
+            basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}"
+        disks = [space.disk_bytes for space in last.clusters if space.disk_bytes is not None]
+        free = [space.free_bytes for space in last.clusters if space.free_bytes is not None]
+        if disk_bytes is not None and disks:
+            average = bytes_text(sum(disks) / len(disks))
+            basis += f"; the disk size is that of --disk, not the measured {average}"
+        elif disk_bytes is None and min(len(disks), len(free)) < clusters:
+            return None
+        elif disk_bytes is None:
+            disk_bytes, filled = sum(disks) / clusters, float(sum(disks) - sum(free))
+    if not per_day or not sum(growth.values()):
+        return None
+    plan = Plan(
+        documents_per_day=per_day, bytes_per_document=1.0, disk_bytes_per_host=disk_bytes or 1.0, hosts=clusters
+    )
 
     def days_of(pages: list[float], stored_bytes: float) -> float:
         per_cell = sum(
-            growth.shares[of_column.column_name] * size / max(1.0, of_column.cells.mid)
+            growth[of_column.column_name] / sum(growth.values()) * size / max(1.0, of_column.cells.mid)
             for of_column, size in zip(advice, pages, strict=True)
         )
-        return days_until_full(
-            Plan(
-                documents_per_day=growth.cells_per_day,
-                bytes_per_document=max(1.0, per_cell),
-                disk_bytes_per_host=growth.disk_bytes or 1.0,
-                hosts=clusters,
-                stored_bytes=stored_bytes,
-            )
-        )
+        return days_until_full(replace(plan, bytes_per_document=max(1.0, per_cell), stored_bytes=stored_bytes))
 
-    def both(end: str) -> tuple[float, float]:
-        """Return the days with the current and the advised codecs, using the ``end`` (low, mid, high) of page sizes."""
+    now, advised = [], []
+    for end in ("high", "mid", "low"):
         pages = [getattr(of_column.allocated_bytes, end) for of_column in advice]
         then = [getattr((of_column.chosen or of_column).allocated_bytes, end) for of_column in advice]
-        filled = sum(pages) if growth.stored_bytes is None else growth.stored_bytes
-        return days_of(pages, filled), days_of(then, max(0.0, filled - sum(pages) + sum(then)))
-
-    worst, mid, best = both("high"), both("mid"), both("low")
-    now, advised = (Interval(worst[place], mid[place], best[place]) for place in (0, 1))
-    return _Days(now, advised, growth.basis)
-
-
-def _given_growth(advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Growth | None:
-    """Return the growth given by the options, spread over columns in proportion to their stored cells."""
-    if per_day is None or disk_bytes is None:
-        return None
-    basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
-    return _Growth(per_day, _stored_shares(advice), disk_bytes, None, basis)
-
-
-def _measured_growth(
-    store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
-) -> _Growth | None:
-    """Return the growth from the last measurement, except where an option gives a figure."""
-    last = kept_measurements.latest(store)
-    if last is None:
-        return None
-    by_column: defaultdict[str, float] = defaultdict(float)
-    complete = [intake for intake in last.growth if intake.complete]
-    for intake in complete:
-        by_column[intake.column_name] += intake.cells.mid
-    cells = {of_column.column_name: by_column[of_column.column_name] for of_column in advice}
-    total = sum(cells.values())
-    shares = {name: count / total for name, count in cells.items()} if total else _stored_shares(advice)
-    taken = f"measured on {last.taken_at:%Y-%m-%d}"
-    if per_day is not None:
-        basis = f"{per_day:,.0f} new cells a day and disks as {taken}"
-    else:
-        per_day = total / max(1, len({intake.day for intake in complete}))
-        basis = f"the {per_day:,.0f} new cells a day {taken}"
-    disks = [cluster.disk_bytes for cluster in last.clusters if cluster.disk_bytes is not None]
-    if disk_bytes is not None:
-        if disks:
-            measured = bytes_text(sum(disks) / len(disks))
-            basis += f"; the disk size is that of --disk, not the measured {measured}"
-        return _Growth(per_day, shares, disk_bytes, None, basis)
-    free = [cluster.free_bytes for cluster in last.clusters if cluster.free_bytes is not None]
-    clusters = len(internals_of(store).topology.clusters)
-    if len(disks) < clusters or len(free) < clusters:
-        return None
-    return _Growth(per_day, shares, sum(disks) / clusters, float(sum(disks) - sum(free)), basis)
-
-
-def _stored_shares(advice: list[ColumnAdvice]) -> dict[str, float]:
-    cells = sum(of_column.cells.mid for of_column in advice)
-    return {of_column.column_name: of_column.cells.mid / cells for of_column in advice} if cells else {}
+        stored = sum(pages) if filled is None else filled
+        now.append(days_of(pages, stored))
+        advised.append(days_of(then, max(0.0, stored - sum(pages) + sum(then))))
+    return Interval(*now), Interval(*advised), basis
 
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
@@ -336,7 +284,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "codec": candidate.codec.name,
         "level": candidate.codec.level,
         "dictionary_bytes": None if dictionary is None else len(dictionary.content),
-        "body_share": estimate_json(candidate.body_share, digits=5),
+        "body_share": estimate_json(candidate.trial.migrated_share or Interval.of(1.0), digits=5),
         "share": estimate_json(candidate.share, digits=5),
         **facts(candidate, "body_bytes", "allocated_bytes"),
         **facts(candidate.trial, "encode_s", "decode_s"),

@@ -25,9 +25,7 @@ from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.planning.sampling.column_trials import (
     MIN_CELLS,
     CellSample,
-    ColumnSize,
     ColumnTrial,
-    column_size,
     layouts_in,
     sample_cells,
     try_codec,
@@ -48,33 +46,20 @@ _COMPARED_ONE_IN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Option):
     """A codec, and the size of a column after a migration to it.
 
     Attributes:
         codec: the codec; its dictionary, if it has one, is not in the catalog yet.
         trial: trial of the codec on the compared cells.
-        body_share: size of the bodies relative to their present size.
-        share: number of pages that the column fills, relative to the present number.
         body_bytes: size of the bodies of all the column's cells.
         allocated_bytes: size of the pages that they fill.
-        cpu_s: processor time for encoding and decoding one cell on this machine, in seconds.
     """
 
     codec: Codec
     trial: ColumnTrial
-    body_share: Interval
-    share: Interval
     body_bytes: Interval
     allocated_bytes: Interval
-    cpu_s: float
-
-    @property
-    def name(self) -> str:
-        """Description, such as ``msgpack+zstd level 3, trained dictionary of 112,640 bytes``."""
-        level = "" if self.codec.level is None else f" level {self.codec.level}"
-        size = None if self.codec.dictionary is None else len(self.codec.dictionary.content)
-        return f"{self.codec.name}{level}" + ("" if size is None else f", trained dictionary of {size:,} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +75,7 @@ class ColumnAdvice:
         present_bytes: the same in the cells' own storage engine; None unless sizes in another one were requested.
         setting: present codec of new cells.
         candidates: all candidates, smallest first; empty if too few cells were sampled.
-        default: the candidate with the default codec.
         choice: the decision with its reason; None without candidates.
-        chosen: the recommended candidate; None if no rewrite is worthwhile.
         trainings: trained dictionaries, at most one per serializer.
         notes: remarks, as sentences.
         seed: seed of the sample; ``codec train`` with it trains the same dictionary.
@@ -109,14 +92,22 @@ class ColumnAdvice:
     present_bytes: Interval | None
     setting: Codec
     candidates: list[Candidate]
-    default: Candidate | None
-    choice: Choice | None
-    chosen: Candidate | None
+    choice: Choice[Candidate] | None
     trainings: list[Training]
     notes: list[str]
     seed: int
     compared: int
     whole: bool
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The recommended candidate; None if no rewrite is worthwhile."""
+        return None if self.choice is None else self.choice.chosen
+
+    @property
+    def default(self) -> Candidate | None:
+        """The candidate with the default codec."""
+        return None if self.choice is None else self.choice.default
 
 
 def train_column(
@@ -205,13 +196,8 @@ def advise(
     advice = [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
     if cells.layouts == present.layouts:
         return advice
-    sizes = (_size(present, column.column_name).allocated_bytes for column in advice)
+    sizes = (present.size(column.column_name)[1] for column in advice)
     return [replace(column, present_bytes=size) for column, size in zip(advice, sizes, strict=True)]
-
-
-def _size(cells: CellSample, column_name: str) -> ColumnSize:
-    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
-    return column_size(cells, column_name, [[len(cell.body) for cell in window] for window in members], members)
 
 
 def _advise(
@@ -228,22 +214,14 @@ def _advise(
     held_out = _held_out(cells)
     whole = not trainings and not held_out.carries(column_name)
     compared = cells if whole else held_out
-    now = _size(cells, column_name)
+    body_bytes, allocated_bytes = cells.size(column_name)
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
         listener(Step(f"trying {codec.name} on {column_name}"))
-        candidates.append(
-            _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
-        )
+        candidates.append(_candidate(try_codec(compared, column_name, codec), codec, body_bytes, allocated_bytes))
     candidates.sort(key=lambda candidate: (candidate.allocated_bytes.mid, candidate.body_bytes.mid))
     default = next((candidate for candidate in candidates if candidate.codec == DEFAULT), None)
-    options = [
-        Option(candidate.name, candidate.share, candidate.body_share.mid, candidate.cpu_s, candidate.trial.left.total())
-        for candidate in candidates
-    ]
-    choice = choose(options, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
-    wanted = None if choice is None or choice.chosen is None else choice.chosen.name
-    chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
+    choice = choose(candidates, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
     count = len(compared.of_column(column_name))
     if default is None:
         notes.append(
@@ -252,20 +230,18 @@ def _advise(
         )
     else:
         notes += _notes(compared, candidates, default, trainings)
-    if chosen is not None and chosen.codec.serializer is PACKED:
+    if choice is not None and choice.chosen is not None and choice.chosen.codec.serializer is PACKED:
         notes.append(NEEDS_NATIVE)
     return ColumnAdvice(
         column_name=column_name,
         cells=cells.taken.count(("cells", column_name)),
         stored=_stored(cells, column_name),
-        body_bytes=now.body_bytes,
-        allocated_bytes=now.allocated_bytes,
+        body_bytes=body_bytes,
+        allocated_bytes=allocated_bytes,
         present_bytes=None,
         setting=store.codec_for(column_name),
         candidates=candidates,
-        default=default,
         choice=choice,
-        chosen=chosen,
         trainings=trainings,
         notes=notes,
         seed=cells.taken.seed,
@@ -307,16 +283,20 @@ def _codecs(trainings: Iterable[Training]) -> list[Codec]:
 
 
 def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated_bytes: Interval) -> Candidate:
-    body_share = trial.migrated_share or Interval.of(1.0)
-    share = trial.migrated_pages_share or Interval.of(1.0)
+    level = "" if codec.level is None else f" level {codec.level}"
+    if codec.dictionary is not None:
+        level += f", trained dictionary of {len(codec.dictionary.content):,} bytes"
+    bodies, pages = trial.migrated_share or Interval.of(1.0), trial.migrated_pages_share or Interval.of(1.0)
     return Candidate(
-        codec,
-        trial,
-        body_share,
-        share,
-        _product(body_bytes, body_share),
-        _product(allocated_bytes, share),
-        trial.encode_s + trial.decode_s,
+        name=f"{codec.name}{level}",
+        share=pages,
+        body_share=bodies.mid,
+        cpu_s=trial.encode_s + trial.decode_s,
+        left=trial.left.total(),
+        codec=codec,
+        trial=trial,
+        body_bytes=_product(body_bytes, bodies),
+        allocated_bytes=_product(allocated_bytes, pages),
     )
 
 
@@ -336,7 +316,7 @@ def _notes(
     notes = []
     text = next(candidate for candidate in candidates if candidate.codec == Codec(JSON, ZLIB, ZLIB.level))
     over, under = ([float(sum(window)) for window in candidate.trial.migrated_bytes] for candidate in (default, text))
-    ratio = compared.ratio(over, under) or Interval.of(1.0)
+    ratio = compared.taken.ratio_of(over, under) or Interval.of(1.0)
     comparison = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name}'s bytes"
     if ratio.mid > 1.01:
         notes.append(f"{comparison}: short decimals compress better as text than as 9 bytes of MessagePack.")

@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.keys import check_column_name
@@ -26,6 +27,8 @@ from schemaless.schema.engines import ROCKSDB
 from schemaless.store.cells.paging import PageSize
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+
+T = TypeVar("T")
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
 """Bounds of the sample of all columns together, which is kept in memory."""
@@ -71,40 +74,58 @@ class CellSample:
         """Return the names of the sampled columns, sorted."""
         return [name for _, name in self.taken.keys_of("cells")]
 
+    def by_window(self, column_name: str) -> list[list[SampledCell]]:
+        """Return the cells of a column by window."""
+        return [[cell for cell in window if cell.column_name == column_name] for window in self.windows]
+
     def of_column(self, column_name: str) -> list[SampledCell]:
         """Return the cells of a column, window by window."""
-        return [cell for window in self.windows for cell in window if cell.column_name == column_name]
+        return [cell for window in self.by_window(column_name) for cell in window]
 
     def carries(self, column_name: str) -> bool:
         """Whether the sample has enough cells of a column, in enough windows, for meaningful intervals."""
-        if self.taken.exact:
-            return True
-        counts = [sum(cell.column_name == column_name for cell in window) for window in self.windows]
-        return sum(counts) >= MIN_CELLS and sum(map(bool, counts)) >= _MIN_WINDOWS
+        counts = [len(window) for window in self.by_window(column_name)]
+        return self.taken.exact or (sum(counts) >= MIN_CELLS and sum(map(bool, counts)) >= _MIN_WINDOWS)
 
-    def estimate(self, values: Sequence[float]) -> Interval:
-        """Estimate a total over the datastore from one value per window."""
-        figures = [WindowFigures({("value",): value}, 0, 0) for value in values]
-        return replace(self.taken, figures=figures).total(("value",))
+    def size(self, column_name: str) -> tuple[Interval, Interval]:
+        """Estimate the size of a column's bodies, and of the pages that they fill right after a rebuild.
 
-    def ratio(self, over: Sequence[float], under: Sequence[float]) -> Interval | None:
-        """Estimate the ratio of two totals; None if the second one is 0."""
-        both = [WindowFigures({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
-        return replace(self.taken, figures=both).ratio([("over",)], [("under",)])
+        Free pages of the file are not included. On MyRocks, compressed blocks count instead of pages.
+        """
+        members = self.by_window(column_name)
+        bodies, space = self.taken.estimate(_sums(members)), self.taken.estimate(self.space(column_name, members))
+        return bodies, widened(space) if self.in_blocks else space
+
+    def space_per_body(self, column_name: str) -> Interval | None:
+        """Estimate the allocated bytes of a column per body byte, as it is stored now; None without bodies.
+
+        The interval covers only the sampling error, not that of the model.
+        """
+        members = self.by_window(column_name)
+        return self.taken.ratio_of(self.space(column_name, members), _sums(members))
+
+    def space(self, column_name: str, members: Sequence[Sequence[SampledCell]]) -> list[float]:
+        """Return the bytes of InnoDB pages, or of compressed blocks of MyRocks, that cells fill, by window."""
+        if self.in_blocks:
+            rows = stored_bytes([[(cell.row_key, cell.body) for cell in window] for window in members], column_name)
+            key_bytes = self.layouts[0].key_share * lsm_entry_bytes(column_name)
+            return [size + key_bytes * len(window) for size, window in zip(rows, members, strict=True)]
+        return self.page_bytes(column_name, [[len(cell.body) for cell in window] for window in members])
+
+    def page_bytes(self, column_name: str, lengths: Sequence[Sequence[int]]) -> list[float]:
+        """Return the bytes of the InnoDB pages that bodies of these lengths fill, by window."""
+        sizes: list[float] = []
+        for window, layout in zip(lengths, self.layouts, strict=True):
+            packer = Packer(layout)
+            for length in window:
+                packer.add(column_name, length)
+            content = packer.content()
+            sizes.append(PAGE_BYTES * (content.leaf_pages + content.overflow_pages + content.key_pages))
+        return sizes
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnSize:
-    """Size of a column.
-
-    Attributes:
-        body_bytes: size of its bodies.
-        allocated_bytes: size of the pages that it fills, partly or completely, right after a rebuild; free pages of the
-            file are not included.
-    """
-
-    body_bytes: Interval
-    allocated_bytes: Interval
+def _sums(members: Sequence[Sequence[SampledCell]]) -> list[float]:
+    return [float(sum(len(cell.body) for cell in window)) for window in members]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,52 +135,32 @@ class ColumnTrial:
     Attributes:
         column_name: name of the column.
         codec: the codec.
-        cells: number of cells in the column.
         sampled: number of cells that the codec was tried on.
-        now: present size of the column.
-        new: size if all cells had been written with this codec.
-        migrated: size after a migration, which skips cells that already count as being in the codec.
-        share: ``new.body_bytes`` relative to ``now.body_bytes``, a ratio that is more precise than either; None without
-            bodies.
-        migrated_share: the same for ``migrated``.
+        left: number of sampled cells that this codec cannot encode, by reason; their present size is counted.
+        share: body bytes if all cells had been written with this codec, relative to now; None without bodies.
+        pages_share: the same for the pages that the column would fill, with the relative precision of ``share``; None
+            without pages.
+        migrated_share: body bytes after a migration, which skips cells that already count as being in the codec,
+            relative to now; None without bodies.
+        migrated_pages_share: the same for pages.
+        migrated_bytes: body lengths after a migration, by window.
         encode_s: processor time for encoding one cell on this machine, in seconds.
         decode_s: processor time for decoding one cell on this machine, in seconds.
-        left: number of sampled cells that this codec cannot encode, by reason; their present size is counted.
-        migrated_bytes: body lengths after a migration, by window.
         carried: whether there are enough cells for meaningful figures; otherwise none of them should be shown.
     """
 
     column_name: str
     codec: Codec
-    cells: Interval
     sampled: int
-    now: ColumnSize
-    new: ColumnSize
-    migrated: ColumnSize
+    left: Counter[str]
     share: Interval | None
+    pages_share: Interval | None
     migrated_share: Interval | None
+    migrated_pages_share: Interval | None
+    migrated_bytes: list[list[int]]
     encode_s: float
     decode_s: float
-    left: Counter[str]
-    migrated_bytes: list[list[int]]
     carried: bool = True
-
-    @property
-    def pages_share(self) -> Interval | None:
-        """Pages that the column would fill with this codec, relative to now; None without pages."""
-        return self._pages(self.share, self.new)
-
-    @property
-    def migrated_pages_share(self) -> Interval | None:
-        """Pages that the column would fill after a migration, relative to now; None without pages."""
-        return self._pages(self.migrated_share, self.migrated)
-
-    def _pages(self, share: Interval | None, space: ColumnSize) -> Interval | None:
-        """Return a share of pages, with the relative precision of the share of body bytes."""
-        if share is None or not self.now.allocated_bytes.mid:
-            return None
-        mid = space.allocated_bytes.mid / self.now.allocated_bytes.mid
-        return share.times(mid / share.mid) if share.mid else Interval.of(mid)
 
 
 def sample_cells(
@@ -241,97 +242,45 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         column_name: name of the column.
         codec: the codec; its compression level is used.
     """
-    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
-    windows = [[cell.body for cell in window] for window in members]
-    tried = trial.try_codec(
-        (body for window in windows for body in window),
-        codec,
-        dictionaries=cells.dictionaries,
-        keep=cells.in_blocks,
-    )
-    now = [[len(body) for body in window] for window in windows]
-    new: list[list[int]] = []
-    migrated: list[list[int]] = []
-    position = 0
-    for window in windows:
-        end = position + len(window)
-        lengths = zip(tried.new_bytes[position:end], window, strict=True)
-        new.append([len(body) if length is None else length for length, body in lengths])
-        migrated.append(tried.migrated_bytes[position:end])
-        position = end
-    before = [float(sum(window)) for window in now]
-    size = column_size(cells, column_name, migrated, _with_bodies(members, tried.bodies))
+    members = cells.by_window(column_name)
+    bodies = [cell.body for window in members for cell in window]
+    tried = trial.try_codec(bodies, codec, dictionaries=cells.dictionaries, keep=cells.in_blocks)
+    lengths = [len(body) if length is None else length for length, body in zip(tried.new_bytes, bodies, strict=True)]
+    new, migrated = _windows(members, lengths), _windows(members, tried.migrated_bytes)
+    before, now = _sums(members), cells.taken.estimate(cells.space(column_name, members)).mid
+
+    def shares(lengths: list[list[int]], space: list[float]) -> tuple[Interval | None, Interval | None]:
+        share = cells.taken.ratio_of([float(sum(window)) for window in lengths], before)
+        if share is None or not now:
+            return share, None
+        pages = cells.taken.estimate(space).mid / now
+        return share, share.times(pages / share.mid) if share.mid else Interval.of(pages)
+
+    if cells.in_blocks:
+        cell_of = zip((cell for window in members for cell in window), tried.bodies, strict=True)
+        in_codec = _windows(members, [replace(cell, body=body) for cell, body in cell_of])
+        new_space = migrated_space = cells.space(column_name, in_codec)
+    else:
+        new_space, migrated_space = (cells.page_bytes(column_name, windows) for windows in (new, migrated))
+    share, pages_share = shares(new, new_space)
+    migrated_share, migrated_pages_share = shares(migrated, migrated_space)
     return ColumnTrial(
         column_name=column_name,
         codec=codec,
-        cells=cells.taken.count(("cells", column_name)),
-        sampled=len(tried.new_bytes),
-        now=column_size(cells, column_name, now, members),
-        new=size if cells.in_blocks else column_size(cells, column_name, new),
-        migrated=size,
-        share=cells.ratio([float(sum(window)) for window in new], before),
-        migrated_share=cells.ratio([float(sum(window)) for window in migrated], before),
+        sampled=len(bodies),
+        left=tried.left,
+        share=share,
+        pages_share=pages_share,
+        migrated_share=migrated_share,
+        migrated_pages_share=migrated_pages_share,
+        migrated_bytes=migrated,
         encode_s=tried.encode_s / max(1, tried.encoded),
         decode_s=tried.decode_s / max(1, tried.encoded),
-        left=tried.left,
-        migrated_bytes=migrated,
         carried=cells.carries(column_name),
     )
 
 
-def _with_bodies(members: Sequence[Sequence[SampledCell]], bodies: Sequence[bytes]) -> list[list[SampledCell]] | None:
-    """Return the cells with their bodies replaced by ``bodies``, in order; None if ``bodies`` is empty."""
-    if not bodies:
-        return None
-    following = iter(bodies)
-    return [[replace(cell, body=next(following)) for cell in window] for window in members]
-
-
-def column_size(
-    cells: CellSample,
-    column_name: str,
-    lengths: Sequence[Sequence[int]],
-    members: Sequence[Sequence[SampledCell]] | None = None,
-) -> ColumnSize:
-    """Estimate the size of a column.
-
-    Args:
-        cells: the sample.
-        column_name: the column.
-        lengths: lengths of the bodies, by window.
-        members: cells with these bodies, by window; required if the cells are in MyRocks.
-    """
-    bodies = cells.estimate([float(sum(window)) for window in lengths])
-    if cells.in_blocks and members is not None:
-        return ColumnSize(bodies, widened(cells.estimate(_block_bytes(cells, column_name, members))))
-    return ColumnSize(bodies, cells.estimate(_page_bytes(cells, column_name, lengths)))
-
-
-def space_per_body(cells: CellSample, column_name: str) -> Interval | None:
-    """Estimate the allocated bytes of a column per body byte, as it is stored now; None without bodies.
-
-    The interval covers only the sampling error, not that of the model.
-    """
-    members = [[cell for cell in window if cell.column_name == column_name] for window in cells.windows]
-    lengths = [[len(cell.body) for cell in window] for window in members]
-    size = _block_bytes(cells, column_name, members) if cells.in_blocks else _page_bytes(cells, column_name, lengths)
-    return cells.ratio(size, [float(sum(window)) for window in lengths])
-
-
-def _block_bytes(cells: CellSample, column_name: str, members: Sequence[Sequence[SampledCell]]) -> list[float]:
-    """Return the compressed bytes of a column's cells in MyRocks, by window."""
-    rows = stored_bytes([[(cell.row_key, cell.body) for cell in window] for window in members], column_name)
-    key_bytes = cells.layouts[0].key_share * lsm_entry_bytes(column_name)
-    return [size + key_bytes * len(window) for size, window in zip(rows, members, strict=True)]
-
-
-def _page_bytes(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> list[float]:
-    """Return the bytes of the InnoDB pages that bodies of these lengths fill, by window."""
-    sizes: list[float] = []
-    for window, layout in zip(lengths, cells.layouts, strict=True):
-        packer = Packer(layout)
-        for length in window:
-            packer.add(column_name, length)
-        content = packer.content()
-        sizes.append(PAGE_BYTES * (content.leaf_pages + content.overflow_pages + content.key_pages))
-    return sizes
+def _windows(members: Sequence[Sequence[SampledCell]], values: Sequence[T]) -> list[list[T]]:
+    """Divide values, one for each cell, by window."""
+    following = iter(values)
+    return [list(islice(following, len(window))) for window in members]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from schemaless.base.numbers import Interval
 
@@ -44,7 +44,7 @@ class Option:
     share: Interval
     body_share: float
     cpu_s: float
-    left: int = 0
+    left: int
 
     @property
     def gain(self) -> Interval:
@@ -52,8 +52,11 @@ class Option:
         return Interval(1 - self.share.high, 1 - self.share.mid, 1 - self.share.low)
 
 
+T = TypeVar("T", bound=Option)
+
+
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Generic[T]):
     """Result of ``choose``.
 
     Attributes:
@@ -66,11 +69,11 @@ class Choice:
         most_cpu: the requested maximum time.
     """
 
-    chosen: Option | None
-    best: Option
-    edge: tuple[Option, ...]
-    knee: Option
-    default: Option | None
+    chosen: T | None
+    best: T
+    edge: tuple[T, ...]
+    knee: T
+    default: T | None
     least_gain: float
     most_cpu: float
 
@@ -112,8 +115,8 @@ class Choice:
 
 
 def choose(
-    options: Sequence[Option], default: str, *, least_gain: float = LEAST_GAIN, most_cpu: float = MOST_CPU
-) -> Choice | None:
+    options: Sequence[T], default: str, *, least_gain: float = LEAST_GAIN, most_cpu: float = MOST_CPU
+) -> Choice[T] | None:
     """Choose an option; return None if there are none.
 
     Args:
@@ -132,7 +135,7 @@ def choose(
     best = _smallest(fast or complete)
     edge = _edge(complete)
 
-    def worth(option: Option) -> bool:
+    def worth(option: T) -> bool:
         return option.gain.low >= least_gain
 
     chosen = best if worth(best) else None
@@ -141,7 +144,7 @@ def choose(
     return Choice(chosen, best, tuple(edge), _knee(edge), own, least_gain, most_cpu)
 
 
-def _smallest(options: Sequence[Option]) -> Option:
+def _smallest(options: Sequence[T]) -> T:
     """Return the fastest of the options with nearly the fewest pages and, among these, nearly the fewest body bytes."""
     fewest = min(option.share.mid for option in options)
     close = [option for option in options if option.share.mid <= fewest * (1 + _TOLERANCE)]
@@ -152,16 +155,16 @@ def _smallest(options: Sequence[Option]) -> Option:
     )
 
 
-def _edge(options: Sequence[Option]) -> list[Option]:
+def _edge(options: Sequence[T]) -> list[T]:
     """Return the Pareto front of size and time, fastest first."""
-    edge: list[Option] = []
+    edge: list[T] = []
     for option in sorted(options, key=lambda option: (option.cpu_s, option.share.mid, option.body_share)):
         if not edge or option.share.mid < edge[-1].share.mid:
             edge.append(option)
     return edge
 
 
-def _knee(edge: Sequence[Option]) -> Option:
+def _knee(edge: Sequence[T]) -> T:
     """Return the option farthest below the line between both ends of the front, on normalized logarithmic axes.
 
     On these axes, ratios count: saving a tenth is worth as much at 90 % as at 10 %. If there are only two options, the

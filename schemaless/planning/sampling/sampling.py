@@ -164,7 +164,11 @@ class Sample:
         return sum(figures.values.get(key, 0) for figures in self.figures for key in keys)
 
     def total(self, *keys: Key) -> Interval:
-        """Estimate the sum of the values for these keys over the whole datastore, with an interval.
+        """Estimate the sum of the values for these keys over the whole datastore, with an interval."""
+        return self.estimate([sum(figures.values.get(key, 0) for key in keys) for figures in self.figures])
+
+    def estimate(self, values: Sequence[float]) -> Interval:
+        """Estimate the sum of a value over the whole datastore from that of each window, with an interval.
 
         This is a ratio estimate relative to the number of added_ids, because the widths of tiles differ slightly.
 
@@ -172,7 +176,6 @@ class Sample:
         differences between neighbouring strata, which errs on the wide side (Wolter, Introduction to Variance
         Estimation, chapters 2.5 and 8).
         """
-        values = [sum(figures.values.get(key, 0) for key in keys) for figures in self.figures]
         widths = [window.up_to - window.after for window in self.windows]
         mid = self._weighted(values)
         if not self.exact:
@@ -198,12 +201,17 @@ class Sample:
         )
 
     def ratio(self, over: Sequence[Key], under: Sequence[Key]) -> Interval | None:
-        """Estimate the ratio of two sums, with an interval; None if the second one is 0.
+        """Estimate the ratio of the sums of the values for two groups of keys, like ``ratio_of``."""
+        above, below = (
+            [sum(figures.values.get(key, 0) for key in keys) for figures in self.figures] for keys in (over, under)
+        )
+        return self.ratio_of(above, below)
+
+    def ratio_of(self, above: Sequence[float], below: Sequence[float]) -> Interval | None:
+        """Estimate the ratio of two sums from their values in each window, with an interval; None if the second is 0.
 
         If the two correlate across windows, the ratio is more precise than either sum.
         """
-        above = [sum(figures.values.get(key, 0) for key in over) for figures in self.figures]
-        below = [sum(figures.values.get(key, 0) for key in under) for figures in self.figures]
         total = self._weighted(below)
         if not total:
             return None

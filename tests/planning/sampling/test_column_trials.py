@@ -41,14 +41,16 @@ def test_trial_of_all_cells_is_exact(
         found = try_codec(cells, column, codec_named(name))
         new_bytes = sum(len(encode_body(document, codec_named(name))) for document in of_column)
         now_bytes = sum(len(encode_body(document, codec_named("json+none"))) for document in of_column)
-        assert found.cells.exact
-        assert (found.cells.mid, found.sampled) == (120, 120)
-        assert found.new.body_bytes.mid == pytest.approx(new_bytes)
-        assert found.migrated.body_bytes.mid == pytest.approx(new_bytes)
-        assert found.now.body_bytes.mid == pytest.approx(now_bytes)
+        bodies, pages = cells.size(column)
+        assert cells.taken.exact
+        assert found.sampled == 120
+        assert bodies.mid == pytest.approx(now_bytes) < pages.mid
         assert found.share is not None
         assert found.share.mid == pytest.approx(new_bytes / now_bytes)
-        assert found.new.body_bytes.mid < found.new.allocated_bytes.mid < found.now.allocated_bytes.mid
+        assert found.migrated_share == found.share
+        assert sum(map(sum, found.migrated_bytes)) == new_bytes
+        assert found.pages_share is not None
+        assert new_bytes / pages.mid < found.pages_share.mid < 1
         assert not found.left
 
 
@@ -62,9 +64,11 @@ def test_some_columns_and_a_part_of_the_cells(
     found = try_codec(cells, "LONG", DEFAULT)
     assert 16 < found.sampled < 120
     new_bytes = sum(len(encode_body(document)) for document in documents["LONG"])
-    assert found.new.body_bytes.low < found.new.body_bytes.mid < found.new.body_bytes.high
-    assert found.new.body_bytes.mid == pytest.approx(new_bytes, rel=0.5)
-    assert found.now.allocated_bytes.mid >= PAGE_BYTES
+    bodies, pages = cells.size("LONG")
+    assert found.share is not None
+    assert found.share.low < found.share.mid < found.share.high
+    assert bodies.mid * found.share.mid == pytest.approx(new_bytes, rel=0.5)
+    assert pages.mid >= PAGE_BYTES
 
 
 def test_too_few_cells_of_a_column_carry_no_figure(
