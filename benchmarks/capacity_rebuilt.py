@@ -20,7 +20,8 @@ from schemaless.ops.admin.create import create
 from schemaless.ops.migrate.rebuild import run as rebuild
 from schemaless.ops.migrate.run import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.capacity.options import Asked
+from schemaless.planning.capacity.reporting import make
 from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from schemaless.planning.capacity import growth_forecasts
+from schemaless.planning.capacity import basis
 from schemaless.planning.capacity.forecast import Forecast, History, NoForecast, forecast
 
 
@@ -29,5 +29,5 @@ def _remembered(history: History, *, seed: int = 1, parts: Sequence[History] = (
 def remembered_forecasts() -> Iterator[None]:
     """Make reports use a precomputed forecast; computing forecasts is tested elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(growth_forecasts, "forecast", _remembered)
+        patch.setattr(basis, "forecast", _remembered)
         yield

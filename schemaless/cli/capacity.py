@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import fields
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,20 +21,17 @@ from schemaless.errors import ServerError
 from schemaless.planning.capacity import history as saved
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measure import measure as take_measurement
-from schemaless.planning.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
-from schemaless.planning.capacity.planning import THRESHOLDS, PlanningOptions
-from schemaless.planning.capacity.report import CapacityReport
+from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.capacity.options import THRESHOLDS, Asked, PlanningOptions
+from schemaless.planning.capacity.report import CapacityReport, stored
 from schemaless.planning.capacity.report_notes import note_on_other_tables
-from schemaless.planning.capacity.reporting import Asked, make, make_of_several
+from schemaless.planning.capacity.reporting import make, make_of_several
 from schemaless.schema.engines import ENGINES
 from schemaless.ui.pages.capacity_charts import overview
-from schemaless.ui.pages.capacity_comparison import BUDGET, BY_DISK, DATASTORES, SIDE_BY_SIDE
-from schemaless.ui.pages.capacity_csv import csv_text
-from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_planning import LEVELS, planning_lines, verdict_text
-from schemaless.ui.pages.capacity_text import WHAT_IF, tables
-from schemaless.ui.pages.capacity_words import answer
+from schemaless.ui.pages.capacity_tables import BUDGET, BY_DISK, DATASTORES, LEVELS, SIDE_BY_SIDE, WHAT_IF, tables
+from schemaless.ui.pages.capacity_words import answer, planning_lines, verdict_text
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
@@ -53,7 +50,8 @@ from schemaless.ui.terminal.output import (
     size_text,
 )
 
-LAST_DAYS = 7
+_LAST_DAYS: Final = 7
+_ESTIMATES: Final = ("cells", "body_bytes", "allocated_bytes", "json_bytes", "rebuilt_bytes", "overhead_bytes")
 _FILE = OutputFile()
 _ALWAYS: Final = (DATASTORES, SIDE_BY_SIDE, BY_DISK, BUDGET, LEVELS, WHAT_IF)
 """Titles of the tables that are printed without ``--all``."""
@@ -86,18 +84,8 @@ capacity.add_command(model_command)
 def measurement_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for ``print_json``, rounded to whole numbers as in the catalog."""
     plain = measurement.to_json(trials=False)
-    measurement = Measurement.from_json(plain)
-    kinds: dict[str, Sequence[Group | DayIntake | ClusterFiles]] = {
-        "groups": measurement.groups,
-        "growth": measurement.growth,
-        "clusters": measurement.clusters,
-    }
-    for name, items in kinds.items():
-        for data, item in zip(plain[name], items, strict=True):
-            for part in fields(item):
-                value = getattr(item, part.name)
-                if isinstance(value, Interval):
-                    data[part.name] = estimate_json(value)
+    for part in (*plain["groups"], *plain["growth"], *plain["clusters"]):
+        part |= {name: estimate_json(Interval(*part[name])) for name in _ESTIMATES if part.get(name) is not None}
     return plain
 
 
@@ -183,15 +171,10 @@ def measure(
 
 
 def _show_measurement(measurement: Measurement) -> None:
-    names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
-    rows = []
-    for name in names:
-        groups = [group for group in measurement.groups if (group.cluster, group.column_name, group.codec) == name]
-        cells = added(group.cells for group in groups)
-        sizes = [
-            added(getattr(group, size) for group in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
-        ]
-        rows.append([*name, estimate_text(cells), *(estimate_text(size, bytes_text) for size in sizes)])
+    rows = [
+        [*total[:3], estimate_text(total.cells), *(estimate_text(size, bytes_text) for size in total[4:])]
+        for total in stored(measurement, by_cluster=True)
+    ]
     if rows:
         print_table(
             "stored now",
@@ -234,24 +217,22 @@ def _show_measurement(measurement: Measurement) -> None:
     )
 
 
+def _recent(measurement: Measurement) -> list[date]:
+    """Return the last whole days, whose average is shown."""
+    return sorted({new.day for new in measurement.growth if new.complete})[-_LAST_DAYS:]
+
+
 def _show_growth(measurement: Measurement) -> None:
-    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
-    if not days:
-        return
+    days = _recent(measurement)
     rows = []
-    for column in measurement.column_names:
+    for column in measurement.column_names if days else ():
         intakes = [new for new in measurement.growth if new.column_name == column and new.day in days]
-        a_day = 1 / len(days)
-        rows.append(
-            [
-                column,
-                estimate_text(added(new.cells for new in intakes).times(a_day)),
-                estimate_text(added(new.body_bytes for new in intakes).times(a_day), bytes_text),
-                ", ".join(sorted({new.method for new in intakes})),
-            ]
-        )
-    title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"
-    print_table(title, ["column", "cells", "body bytes", "found by"], rows)
+        cells, size = (added(getattr(new, name) for new in intakes).times(1 / len(days)) for name in _ESTIMATES[:2])
+        methods = ", ".join(sorted({new.method for new in intakes}))
+        rows.append([column, estimate_text(cells), estimate_text(size, bytes_text), methods])
+    if rows:
+        title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"
+        print_table(title, ["column", "cells", "body bytes", "found by"], rows)
 
 
 @capacity.command(cls=ReadOnlyCommand)
@@ -292,14 +273,14 @@ def history(url: str, last: int, as_json: bool) -> None:
 
 def _history_row(number: int, measurement: Measurement) -> list[str]:
     files = [space.file_bytes for space in measurement.clusters]
-    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
+    days = _recent(measurement)
     recent = added(new.body_bytes for new in measurement.growth if new.day in days)
+    cells, *sizes = (added(getattr(group, name) for group in measurement.groups) for name in _ESTIMATES[:3])
     return [
         str(number),
         f"{measurement.taken_at:%Y-%m-%d %H:%M}",
-        estimate_text(added(group.cells for group in measurement.groups)),
-        estimate_text(added(group.body_bytes for group in measurement.groups), bytes_text),
-        estimate_text(added(group.allocated_bytes for group in measurement.groups), bytes_text),
+        estimate_text(cells),
+        *(estimate_text(size, bytes_text) for size in sizes),
         bytes_text(sum(size or 0 for size in files)),
         estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
         f"{len(measurement.clusters) - len(measurement.problems)} of {len(measurement.clusters)}",

@@ -14,7 +14,6 @@ from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import ZERO, Interval
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity import ratios
 from schemaless.planning.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
 from schemaless.planning.capacity.model import Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
@@ -29,6 +28,30 @@ from schemaless.ui.terminal.output import (
 )
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
+
+_SOURCE: Final = "Uber's encoding test of 2016, on 2,219 trips"
+
+_SIZES_BYTES: Final = {"legacy": 132_852_837, "json+zlib": 23_560_699, "msgpack+zlib": 18_312_106}
+"""Total size of the test's trips in bytes, by codec, for those codecs that schemaless supports."""
+
+
+def published_ratio(codec: str, before: str = "legacy") -> float:
+    """Return the size of bodies in ``codec`` relative to their size in ``before``.
+
+    Other documents may have twice that ratio, or half: measure your own with ``schemaless migrate plan``.
+
+    Raises:
+        InvalidInput: There is no published size for one of the codecs.
+
+    >>> round(published_ratio("msgpack+zlib"), 3), round(published_ratio("msgpack+zlib", "json+zlib"), 3)
+    (0.138, 0.777)
+    """
+    for name in (codec, before):
+        if name not in _SIZES_BYTES:
+            raise InvalidInput(
+                f"no published ratio for codec {name!r}, only for {', '.join(_SIZES_BYTES)}; give a ratio"
+            )
+    return _SIZES_BYTES[codec] / _SIZES_BYTES[before]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +253,11 @@ def model_command(
     )
 
     def variant(
-        bytes_each: Interval,
-        body_bytes: Interval | None = None,
-        ratio: Interval | None = None,
-        source: str | None = None,
+        bytes_each: Interval, body: Interval | None = None, ratio: Interval | None = None, source: str | None = None
     ) -> _Variant:
         ranges = replace(now, bytes_per_document=bytes_each)
-        parts = None
-        if body_bytes is not None:
-            parts = disk_parts(body_bytes.mid, column_name=column, layout=_LAYOUTS[server])
-        return _Variant(ranges, outlook(ranges, first_day, for_days), body_bytes, ratio, source, parts)
+        parts = None if body is None else disk_parts(body.mid, column_name=column, layout=_LAYOUTS[server])
+        return _Variant(ranges, outlook(ranges, first_day, for_days), body, ratio, source, parts)
 
     variants = {"now": variant(now.bytes_per_document, body)}
     if bytes_per_document_after is not None:
@@ -248,10 +266,8 @@ def model_command(
         name, ratio, source = _codec(text, codec_now)
         if name in variants:
             raise click.UsageError(f"--codec {name} is given twice")
-        if body is not None:
-            variants[name] = variant(on_disk(body * ratio), body * ratio, ratio, source)
-        else:
-            variants[name] = variant(now.bytes_per_document * ratio, None, ratio, source)
+        then = body and body * ratio
+        variants[name] = variant(on_disk(then) if then else now.bytes_per_document * ratio, then, ratio, source)
 
     if as_json:
         result = _json(variants, first_day, for_days)
@@ -279,7 +295,7 @@ def _codec(text: str, before: str) -> tuple[str, Interval, str]:
     if equals:
         return name, range_of(ratio_of)(value), "given"
     try:
-        return name, Interval.of(ratios.ratio(name, before)), ratios.SOURCE
+        return name, Interval.of(published_ratio(name, before)), _SOURCE
     except InvalidInput as error:
         raise click.UsageError(f"{error}, such as --codec {name}=14%") from None
 
@@ -324,52 +340,42 @@ def _parts_text(name: str, parts: DiskParts) -> str:
 
 def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: float | None) -> dict[str, Any]:
     now = variants["now"]
-    given = {field.name: getattr(now.ranges, field.name) for field in fields(Ranges)}
-    inputs: dict[str, Any] = {
-        name: _low_mid_high(value) if isinstance(value, Interval) else value for name, value in given.items()
-    }
-    inputs |= {"start": first_day.isoformat(), "for_days": for_days}
-    inputs["body_bytes"] = None if now.body_bytes is None else _low_mid_high(now.body_bytes)
+    inputs: dict[str, Any] = {part.name: _low_mid_high(getattr(now.ranges, part.name)) for part in fields(Ranges)}
+    inputs |= {"start": first_day.isoformat(), "for_days": for_days, "body_bytes": _low_mid_high(now.body_bytes)}
     result: dict[str, Any] = {"inputs": inputs} | _answer(now)
     if now.parts is not None:
         result["bytes_per_document_parts"] = now.parts._asdict()
     for name, variant in variants.items():
+        size = _low_mid_high(variant.ranges.bytes_per_document)
         if name == "after re-encoding":
-            inputs["bytes_per_document_after"] = _low_mid_high(variant.ranges.bytes_per_document)
+            inputs["bytes_per_document_after"] = size
             result["after"] = _answer(variant)
         elif variant.ratio is not None:
             result.setdefault("codecs", {})[name] = {
                 "ratio": _low_mid_high(variant.ratio),
                 "ratio_source": variant.source,
-                "body_bytes": None if variant.body_bytes is None else _low_mid_high(variant.body_bytes),
-                "bytes_per_document": _low_mid_high(variant.ranges.bytes_per_document),
+                "body_bytes": _low_mid_high(variant.body_bytes),
+                "bytes_per_document": size,
             } | _answer(variant)
     return result
 
 
 def _answer(variant: _Variant) -> dict[str, Any]:
-    outlook = variant.outlook
-    names = ("low", "mid", "high")
-    days = [day.isoformat() if day else None for day in outlook.full_on]
-    answer: dict[str, Any] = {
-        "bytes_per_day": _low_mid_high(outlook.bytes_per_day),
-        "usable_bytes": _low_mid_high(outlook.usable_bytes),
-        "days_until_full": _low_mid_high(outlook.days_until_full),
-        "full_on": dict(zip(names, days, strict=True)),
-    }
-    if outlook.at is not None:
-        answer["then"] = {
-            "days": outlook.at.days,
-            "stored_bytes": _low_mid_high(outlook.at.stored_bytes),
-            "headroom_share": _low_mid_high(outlook.at.headroom_share),
-            "hosts_needed": _low_mid_high(outlook.at.hosts_needed),
-        }
+    found = variant.outlook
+    days = [day.isoformat() if day else None for day in found.full_on]
+    names = ("bytes_per_day", "usable_bytes", "days_until_full")
+    answer: dict[str, Any] = {name: _low_mid_high(getattr(found, name)) for name in names}
+    answer["full_on"] = dict(zip(("low", "mid", "high"), days, strict=True))
+    if found.at is not None:
+        answer["then"] = {part.name: _low_mid_high(getattr(found.at, part.name)) for part in fields(found.at)}
     return answer
 
 
-def _low_mid_high(values: Interval) -> dict[str, float | None]:
-    """Return an interval for JSON; infinity (never) becomes null, as JSON has no infinity."""
-    return {name: None if math.isinf(value) else value for name, value in asdict(values).items()}
+def _low_mid_high(value: Any) -> Any:
+    """Return a value for JSON; infinity (never) becomes null, as JSON has no infinity."""
+    if isinstance(value, Interval):
+        return {name: None if math.isinf(end) else end for name, end in asdict(value).items()}
+    return value
 
 
 def _sentence(variant: _Variant) -> str:

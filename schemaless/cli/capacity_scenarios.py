@@ -14,7 +14,7 @@ from schemaless.base.keys import check_datastore_name
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
-from schemaless.planning.capacity.whatif import WhatIf
+from schemaless.planning.capacity.options import WhatIf
 
 _KEYS: Final = ("price_per_tb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")

@@ -21,8 +21,7 @@ from schemaless.ops.move.run import MOVE, ShardPlan
 from schemaless.ops.move.run import plan as make_plan
 from schemaless.ops.move.run import run as run_move
 from schemaless.ops.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
-from schemaless.planning.capacity.balance import shards_to_balance
-from schemaless.planning.capacity.skew import Skew
+from schemaless.planning.capacity.skew import Skew, shards_to_balance
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.disks import GivenDisk, with_disks
 from schemaless.planning.capacity.measure import measure
-from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.capacity.options import Asked
+from schemaless.planning.capacity.reporting import make
 from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.terminal.files import write_whole

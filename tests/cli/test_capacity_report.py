@@ -17,8 +17,9 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.base.events import Listener
 from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.capacity.options import Asked
 from schemaless.planning.capacity.report import CapacityReport
-from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.capacity.reporting import make
 from schemaless.store.internals import internals_of
 from schemaless.testing.datastores import Datastores
 from schemaless.ui.pages.capacity_json import report_json
@@ -94,7 +95,10 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     assert data["answer"]["now"]["disk"] == "cluster-1"
     rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     (row,) = (
-        each for each in rows if (each["name"], each["item"], each["figure"]) == ("now", "cluster-1", "days_until_full")
+        each
+        for each in rows
+        if [each[key] for key in ("section", "item", "figure")]
+        == ["scenarios.disks", "now cluster-1", "days_until_full"]
     )
     assert row["value"] == str(days)
     page = files["html"].read_text()

@@ -7,7 +7,7 @@ import pytest
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
-from schemaless.planning.capacity.whatif import WhatIf
+from schemaless.planning.capacity.options import WhatIf
 
 pytestmark = pytest.mark.once
 

@@ -15,7 +15,7 @@ from schemaless.base.numbers import shards_text
 from schemaless.cli import bench, migrate_report
 from schemaless.cli.options import shards_of
 from schemaless.store.internals import internals_of
-from schemaless.ui.pages import capacity_csv
+from schemaless.ui.pages import capacity_json
 from schemaless.ui.terminal import output
 from schemaless.ui.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
@@ -136,7 +136,7 @@ def test_csv_text_is_no_formula(name):
 
 def test_every_csv_output_is_escaped():
     """There is no other writer of CSV on the command line."""
-    for module in (bench, capacity_csv, migrate_report):
+    for module in (bench, capacity_json, migrate_report):
         assert module.CSVText is CSVText
         assert not hasattr(module, "csv")
 

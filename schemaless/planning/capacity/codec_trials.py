@@ -13,23 +13,21 @@ from typing import Final
 
 from schemaless.base.events import Listener, Step, ignore_events
 from schemaless.base.numbers import Interval
-from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
+from schemaless.codec.registry import NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
+from schemaless.planning.capacity.basis import best_codec, codec_effects
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrial, CodecTrials, Measurement, Unit
 from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.planning.capacity.sql import select_superseded
-from schemaless.planning.capacity.whatif import best_codec, codec_effects
 from schemaless.planning.sampling.column_trials import (
     CellSample,
     ColumnTrial,
     layouts_in,
     sample_cells,
-    space_per_body,
     try_codec,
 )
 from schemaless.planning.sampling.page_model import MYROCKS
-from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.schema.engines import ENGINES, ROCKSDB
 from schemaless.store.datastore import Datastore
@@ -72,7 +70,7 @@ def with_trials(
         cells = _cells(store, measurement, seed, engines)
         if cells is not None:
             trials = replace(try_all(cells, listener), superseded=_superseded(store, cells))
-            choice = best_codec(codec_effects(trials.columns, []), measurement, DEFAULT.name, LEAST_GAIN, MOST_CPU)
+            choice = best_codec(codec_effects(trials.columns), measurement)
             if codec is None and choice is not None and choice.chosen is not None:
                 codec = choice.chosen.name
             if codec is not None and is_small(measurement) and not cells.in_blocks:
@@ -174,7 +172,7 @@ def _as_stored(cells: CellSample) -> CodecTrials:
     mixed = len({each.row_share is None for each in cells.layouts}) > 1
     per_body = {}
     for column, lengths in {} if mixed else _lengths(cells).items():
-        size = space_per_body(cells, column)
+        size = cells.space_per_body(column)
         large = None if layout == MYROCKS else disk_per_body(column, lengths, layout)
         if size is not None and size.mid:
             per_body[column] = size if large is None else size.times(large / size.mid)

@@ -10,10 +10,9 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from schemaless.base.numbers import Interval
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.measurement import CodecTrials, Measurement, qualified
-from schemaless.planning.capacity.rebuilt import predicted_files
+from schemaless.planning.capacity.rebuilt import predicted
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.store.erasures.retention import Policy
 
@@ -35,21 +34,6 @@ class Collected:
     changes: tuple[str, ...] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     engines: Mapping[str, str] = field(default_factory=dict)
-
-
-def predicted(measurement: Measurement) -> dict[tuple[str, str | None], Interval]:
-    """Return file lengths after a migration and a rebuild, by cluster and codec.
-
-    The codec None stands for the codecs now in use.
-    """
-    files: dict[tuple[str, str | None], Interval] = {}
-    trials = measurement.trials
-    for space in measurement.clusters:
-        for name, units in trials.units.items():
-            size = predicted_files(measurement, space, units, trials.layout)
-            if size is not None:
-                files[space.cluster, name] = size
-    return files | dict(trials.files)
 
 
 def combine(parts: Mapping[str, Collected]) -> Collected:

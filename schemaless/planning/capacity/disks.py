@@ -49,6 +49,11 @@ class Disk:
         """The name that the user gave to the disk, or the names of its clusters, joined."""
         return self.label or " and ".join(self.clusters)
 
+    @property
+    def used_bytes(self) -> int | None:
+        """Used space, or None if unknown."""
+        return None if self.disk_bytes is None or self.free_bytes is None else self.disk_bytes - self.free_bytes
+
 
 def with_disks(
     spaces: Sequence[ClusterFiles], given: Mapping[str, GivenDisk]

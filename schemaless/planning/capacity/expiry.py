@@ -6,14 +6,13 @@ An expired cell leaves a row with a tombstone. The space of its body becomes fre
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.planning.capacity.disk_bytes import disk_bytes
 from schemaless.planning.capacity.forecast import Expiry
-from schemaless.planning.sampling.page_model import MYSQL, Layout
+from schemaless.planning.capacity.measurement import CodecTrials
 from schemaless.store.erasures.retention import Policy
 
 
@@ -48,51 +47,32 @@ class Stored(NamedTuple):
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """The policies in force, and what is known about the cells that they apply to.
+def expiring(policy: Policy, stored: Stored, factor: float, trials: CodecTrials) -> Expiring:
+    """Return the space that a policy frees in a column on a disk.
 
-    Attributes:
-        policies: Policies in the catalog by column.
-        superseded: Share of a column's bytes in versions that a policy does not keep, by column and number of versions
-            kept. For a number in between, the share of the next higher one counts; above the highest, none.
-        layout: Page layout of the servers.
+    Args:
+        policy: The policy of the column.
+        stored: The column on the disk.
+        factor: Growth of the disk as a multiple of its forecast; sizes in the returned expiry are divided by it.
+        trials: Page layout, and shares of superseded bytes. For a number of versions between those tried, the share of
+            the next higher one counts; above the highest, none.
     """
-
-    policies: Mapping[str, Policy] = field(default_factory=dict)
-    superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
-    layout: Layout = MYSQL
-
-    def expiring(self, policy: Policy, stored: Stored, factor: float) -> Expiring:
-        """Return the space that a policy frees in a column on a disk.
-
-        Args:
-            policy: The policy of the column.
-            stored: The column on the disk.
-            factor: Growth of the disk as a multiple of its forecast; sizes in the returned expiry are divided by it.
-        """
-        freed = 1.0
-        if stored.cells and stored.disk_bytes:
-            tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=self.layout)
-            freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
-        if policy.keep_versions is not None:
-            freed *= self._superseded(stored.column_name, policy.keep_versions)
-        if policy.keep_days is None:
-            return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
-        due = dict.fromkeys(range(policy.keep_days), 0.0)
-        expired = 0.0
-        for day, size in stored.past:
-            in_days = (day - stored.past[-1][0]).days - 1 + policy.keep_days
-            if in_days < 0:
-                expired += size
-            else:
-                due[in_days] += size
-        later = tuple(freed * size / factor for size in due.values())
-        return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))
-
-    def _superseded(self, column_name: str, kept: int) -> float:
-        shares = {number: share for (name, number), share in self.superseded.items() if name == column_name}
-        return shares[min(number for number in shares if number >= kept)] if kept <= max(shares, default=0) else 0.0
-
-
-NO_RETENTION: Final = Retention()
+    freed = 1.0
+    if stored.cells and stored.disk_bytes:
+        tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=trials.layout)
+        freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
+    if policy.keep_versions is not None:
+        tried = sorted((kept, share) for (name, kept), share in trials.superseded.items() if name == stored.column_name)
+        freed *= next((share for kept, share in tried if kept >= policy.keep_versions), 0.0)
+    if policy.keep_days is None:
+        return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
+    due = dict.fromkeys(range(policy.keep_days), 0.0)
+    expired = 0.0
+    for day, size in stored.past:
+        in_days = (day - stored.past[-1][0]).days - 1 + policy.keep_days
+        if in_days < 0:
+            expired += size
+        else:
+            due[in_days] += size
+    later = tuple(freed * size / factor for size in due.values())
+    return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))

@@ -231,7 +231,7 @@ class _Measurer:
             shard_files=tuple(
                 (shard, sizes[name].file_bytes) for shard, name in zip(numbers, databases, strict=True) if name in sizes
             ),
-            other_files=tuple((name, size.file_bytes) for name, size in sorted(others.items())),
+            other_files={name: size.file_bytes for name, size in sorted(others.items())},
         )
         reported = disk_space_of(pool, databases[0])
         if reported is not None:

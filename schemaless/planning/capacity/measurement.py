@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, date, datetime
-from typing import Any, Final, Literal
+from types import UnionType
+from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 from schemaless.base.numbers import LEVEL, Interval
 from schemaless.errors import InvalidInput
@@ -101,9 +102,9 @@ class ClusterFiles:
         disk_bytes: Size of the file system, or None if neither the server nor a flag gave it.
         free_bytes: Free space of the file system, or None if unknown.
         disk_from: Source of the disk's size: ``server``, ``flag``, or None if unknown.
-        shard_files: Number and file length of each shard; empty in measurements of older versions.
+        shard_files: Number and file length of each shard.
         other_files: Name and total file length of each table other than ``cell``: followers, indexes, leftovers of
-            moves. Empty without PROCESS, and in measurements of older versions.
+            moves. Empty without PROCESS.
     """
 
     cluster: str
@@ -121,7 +122,7 @@ class ClusterFiles:
     free_bytes: int | None = None
     disk_from: Literal["server", "flag"] | None = None
     shard_files: tuple[tuple[int, int], ...] = ()
-    other_files: tuple[tuple[str, int], ...] = ()
+    other_files: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,41 +195,6 @@ class CodecTrials:
     superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
     engines: Mapping[str, CodecTrials] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``, which ``from_json`` reads back unchanged."""
-        return {
-            "columns": [_plain(trial, exact=True) for trial in self.columns],
-            "units": [
-                [codec, column, _plain(unit, exact=True)]
-                for codec, units in self.units.items()
-                for column, unit in units.items()
-            ],
-            "disk_per_body": {column: list(size) for column, size in self.disk_per_body.items()},
-            "layout": _plain(self.layout, exact=True),
-            "files": [[*key, list(size)] for key, size in self.files.items()],
-            "superseded": [[*key, share] for key, share in self.superseded.items()],
-            "engines": {name: trials.to_json() for name, trials in self.engines.items()},
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CodecTrials:
-        """Build trials from the result of ``to_json``."""
-        shares = ("share", "pages_share", "migrated_pages_share")
-        units: dict[str | None, dict[str, Unit]] = {}
-        for codec, column, unit in data["units"]:
-            units.setdefault(codec, {})[column] = Unit(**{**unit, "content": Content(**unit["content"])})
-        layout = data["layout"]
-        most = layout["most_reserve_pages"]
-        return cls(
-            columns=tuple(CodecTrial(**{**trial, **_estimates(trial, shares)}) for trial in data["columns"]),
-            units=units,
-            disk_per_body={column: Interval(*size) for column, size in data["disk_per_body"].items()},
-            layout=Layout(**{**layout, "most_reserve_pages": math.inf if most is None else most}),
-            files={(cluster, codec): Interval(*size) for cluster, codec, size in data["files"]},
-            superseded={(column, kept): share for column, kept, share in data["superseded"]},
-            engines={name: cls.from_json(trials) for name, trials in data["engines"].items()},
-        )
-
 
 NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})
 
@@ -296,7 +262,7 @@ class Measurement:
         """Total file length of each table other than ``cell``, over all clusters."""
         total: Counter[str] = Counter()
         for space in self.clusters:
-            total.update(dict(space.other_files))
+            total.update(space.other_files)
         return dict(sorted(total.items()))
 
     def to_json(self, *, trials: bool = True) -> dict[str, Any]:
@@ -305,13 +271,9 @@ class Measurement:
         Args:
             trials: Include the codec trials, the longest part.
         """
-        plain = {"format": JSON_FORMAT, **_plain(self), "seconds": round(self.seconds, 3)}
+        plain = _plain(replace(self, trials=NO_CODEC_TRIALS, seconds=round(self.seconds, 3)))
         del plain["trials"]
-        for cluster in plain["clusters"]:
-            cluster["other_files"] = dict(cluster["other_files"])
-        if trials:
-            plain["trials"] = self.trials.to_json()
-        return plain
+        return {"format": JSON_FORMAT, **plain} | ({"trials": _plain(self.trials, exact=True)} if trials else {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
@@ -325,30 +287,8 @@ class Measurement:
                 f"the measurement has format {data.get('format')!r}, but this version of schemaless reads format "
                 f"{JSON_FORMAT}; use the version that wrote it, or measure again"
             )
-        sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
-        groups = tuple(Group(**{**group, **_estimates(group, sizes)}) for group in data["groups"])
-        growth = tuple(
-            DayIntake(**{**intake, **_estimates(intake, sizes[:2]), "day": date.fromisoformat(intake["day"])})
-            for intake in data["growth"]
-        )
-        clusters = tuple(
-            ClusterFiles(
-                **{
-                    **cluster,
-                    **_estimates(cluster, ("rebuilt_bytes", "overhead_bytes")),
-                    "shard_files": tuple(map(tuple, cluster.get("shard_files", ()))),
-                    "other_files": tuple(cluster.get("other_files", {}).items()),
-                }
-            )
-            for cluster in data["clusters"]
-        )
-        taken_at = datetime.fromisoformat(data["taken_at"]).astimezone(UTC)
-        parts = {"taken_at": taken_at, "groups": groups, "growth": growth, "clusters": clusters}
-        # Measurements without trials contribute the growth of days that later ones no longer have.
-        parts["trials"] = CodecTrials.from_json(data["trials"]) if "trials" in data else NO_CODEC_TRIALS
-        parts["job_progress"] = {int(job): count for job, count in data.get("job_progress", {}).items()}
-        own = {part.name: data[part.name] for part in fields(cls) if part.name in data}
-        return cls(**{**own, **parts, "notes": tuple(data["notes"])})
+        measurement: Measurement = _built(cls, {name: value for name, value in data.items() if name != "format"})
+        return replace(measurement, taken_at=measurement.taken_at.astimezone(UTC))
 
 
 def qualified(datastore: str, name: str) -> str:
@@ -362,6 +302,9 @@ def _plain(value: Any, *, exact: bool = False) -> Any:
         return list(value) if exact else [round(end) for end in value]
     if is_dataclass(value):
         return {part.name: _plain(getattr(value, part.name), exact=exact) for part in fields(value)}
+    if isinstance(value, Mapping):
+        items = [(key, _plain(part, exact=exact)) for key, part in value.items()]
+        return dict(items) if all(isinstance(key, str | int) for key in value) else [list(item) for item in items]
     if isinstance(value, tuple):
         return [_plain(part, exact=exact) for part in value]
     if isinstance(value, float) and math.isinf(value):
@@ -369,5 +312,26 @@ def _plain(value: Any, *, exact: bool = False) -> Any:
     return value.isoformat() if isinstance(value, date) else value
 
 
-def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Interval | None]:
-    return {name: None if data[name] is None else Interval(*data[name]) for name in names}
+def _built(kind: Any, data: Any) -> Any:
+    """Build a value of a type from the result of ``_plain``."""
+    origin, args = get_origin(kind), get_args(kind)
+    if data is None:
+        return math.inf if kind is float else None
+    if origin is UnionType:
+        return _built(args[0], data)
+    if kind is Interval:
+        return Interval(*data)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return cast("Any", kind)(**{name: _built(hints[name], part) for name, part in data.items()})
+    if kind in (date, datetime):
+        return kind.fromisoformat(data)
+    if origin is Mapping:
+        items = data.items() if isinstance(data, dict) else data
+        return {_built(args[0], key): _built(args[1], part) for key, part in items}
+    if kind is int:
+        return int(data)  # The keys of a JSON object are text.
+    if origin is tuple:
+        kinds = args[:1] * len(data) if args[-1] is ... else args
+        return tuple(_built(part, value) for part, value in zip(kinds, data, strict=True))
+    return data

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from schemaless.base.numbers import ZERO, Interval
@@ -41,24 +41,13 @@ class Ranges:
         Raises:
             InvalidInput: A value is out of bounds.
         """
-
-        def more_is_bad(values: Interval) -> float:
-            return {"good": values.low, "mid": values.mid, "bad": values.high}[case]
-
-        def more_is_good(values: Interval) -> float:
-            return {"good": values.high, "mid": values.mid, "bad": values.low}[case]
-
-        return Plan(
-            documents_per_day=more_is_bad(self.documents_per_day),
-            bytes_per_document=more_is_bad(self.bytes_per_document),
-            disk_bytes_per_host=more_is_good(self.disk_bytes_per_host),
-            overhead_share=more_is_bad(self.overhead_share),
-            stored_bytes=more_is_bad(self.stored_bytes),
-            growth=Growth(more_is_bad(self.growth_share_per_year), self.growth_kind, self.weekdays, first_weekday),
-            copies=self.copies,
-            hosts=self.hosts,
-            retention_days=self.retention_days,
-        )
+        worst = {"good": "low", "mid": "mid", "bad": "high"}[case]
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        values |= {name: getattr(value, worst) for name, value in values.items() if isinstance(value, Interval)}
+        # Of the disk alone, more is better.
+        values["disk_bytes_per_host"] = [*self.disk_bytes_per_host][("bad", "mid", "good").index(case)]
+        rate, kind, weekdays = (values.pop(name) for name in ("growth_share_per_year", "growth_kind", "weekdays"))
+        return Plan(**values, growth=Growth(rate, kind, weekdays, first_weekday))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,36 +103,19 @@ def outlook(ranges: Ranges, start: datetime.date, days: float | None = None) -> 
     >>> str(result.full_on[0]), result.at.headroom_share
     ('2016-04-10', Interval(low=0.375, mid=0.5, high=0.6))
     """
-    good, mid, bad = (ranges.plan(case, start.weekday()) for case in ("good", "mid", "bad"))
+    plans = [ranges.plan(case, start.weekday()) for case in ("good", "mid", "bad")]
 
-    def rising(function: Callable[[Plan], float]) -> Interval:
-        return _ordered(function(good), function(mid), function(bad))
+    def ends(function: Callable[[Plan], float]) -> Interval:
+        return Interval(*sorted(map(function, plans)))  # They are in order except for rounding errors.
 
-    def falling(function: Callable[[Plan], float]) -> Interval:
-        return _ordered(function(bad), function(mid), function(good))
-
-    until_full = falling(model.days_until_full)
+    until_full = ends(model.days_until_full)
+    first, likely, last = (model.full_on(start, end) for end in until_full)
     at = None
     if days is not None:
         at = StateAt(
             days,
-            rising(lambda plan: model.most_bytes(plan, days)),
-            falling(lambda plan: model.headroom_share(plan, days)),
-            rising(lambda plan: model.hosts_needed(plan, days)),
+            ends(lambda plan: model.most_bytes(plan, days)),
+            ends(lambda plan: model.headroom_share(plan, days)),
+            ends(lambda plan: model.hosts_needed(plan, days)),
         )
-    return Outlook(
-        rising(model.bytes_per_day),
-        falling(model.usable_bytes),
-        until_full,
-        (
-            model.full_on(start, until_full.low),
-            model.full_on(start, until_full.mid),
-            model.full_on(start, until_full.high),
-        ),
-        at,
-    )
-
-
-def _ordered(*values: float) -> Interval:
-    """Return an interval of values that are in order except for rounding errors."""
-    return Interval(*sorted(values))
+    return Outlook(ends(model.bytes_per_day), ends(model.usable_bytes), until_full, (first, likely, last), at)

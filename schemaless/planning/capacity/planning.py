@@ -1,5 +1,8 @@
 """Capacity planning: when disks reach fill thresholds, when to order more, and what growth costs. Pure functions.
 
+All costs come from one forecast of the growth of all disks, every copy counted, because the bands of separate disks
+cannot be added up.
+
 The date for a threshold comes from the same forecast as the date for a full disk, with less free space. An order must
 arrive by the early end of the 80 % interval, so that it is in time in nine of ten cases.
 """
@@ -8,56 +11,21 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from schemaless.base.numbers import Interval, check_number
-from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.disk_forecast import DiskForecast
-from schemaless.planning.capacity.forecast import Band, Forecast, whole_days
+from schemaless.base.numbers import Interval, adding_up
+from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
+from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, whole_days
+from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until
 
-THRESHOLDS: Final = (0.8, 0.9)
-"""Default thresholds, as shares of a disk."""
-
-FULL: Final = 1.0
 TB: Final = 10**12
 """Bytes in a terabyte, the unit that disks are sold in."""
 
 _COST_DAYS: Final = 365
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningOptions:
-    """Inputs of the planning part of a report.
-
-    Attributes:
-        thresholds: Shares of a disk, above 0 and below 1, in increasing order.
-        lead_days: Days from ordering a disk until it can be used; None to plan no orders.
-        price_per_tb: Price of a TB (1,000 GB) of disk, in any currency; None if unknown.
-        fail_below_days: Days that all disks must last for a positive verdict; None for no verdict.
-    """
-
-    thresholds: tuple[float, ...] = THRESHOLDS
-    lead_days: float | None = None
-    price_per_tb: float | None = None
-    fail_below_days: float | None = None
-
-    def __post_init__(self) -> None:
-        for share in self.thresholds:
-            check_number("a threshold", share)
-            if not 0 < share < FULL:
-                raise InvalidInput(f"a threshold must be above 0 % and below 100 % of the disk, got {share:.6g}")
-        if list(self.thresholds) != sorted(set(self.thresholds)):
-            raise InvalidInput("thresholds must be in increasing order, each once, such as 80%,90%")
-        for name in ("lead_days", "price_per_tb", "fail_below_days"):
-            value = getattr(self, name)
-            if value is not None:
-                check_number(name, value)
-                if value < 0:
-                    raise InvalidInput(f"{name} must be 0 or more, got {value:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +146,107 @@ class Planning:
         return [level for level in levels if level.disk == levels[0].disk and level.days is not None]
 
 
-def levels(scenario: Scenario, disks: Sequence[DiskForecast], options: PlanningOptions) -> tuple[Level, ...]:
-    """Return when each disk of a scenario reaches each threshold, and when it is full.
+@dataclass(frozen=True, slots=True)
+class GrowthOfAll:
+    """Growth of all disks together, all copies counted, and its share by disk.
 
-    Args:
-        scenario: The scenario.
-        disks: The disks with their forecasts, in the order of the result.
-        options: Thresholds and lead time.
+    Attributes:
+        forecast: The forecast, or why there is none.
+        scale: Growth of all copies, as a multiple of ``forecast``.
+        copies: Number of copies by disk name.
+        weights: Present growth in bytes per day by disk name, all copies counted.
     """
+
+    forecast: Forecast | NoForecast
+    scale: float
+    copies: Mapping[str, int]
+    weights: Mapping[str, float]
+
+    @classmethod
+    def of(cls, basis: Basis, total: DiskForecast | None, now: Scenario) -> GrowthOfAll:
+        """Return the growth of all disks.
+
+        Args:
+            basis: The disks and their growth.
+            total: Forecast of one copy on all disks.
+            now: The scenario without changes.
+        """
+        copies = {entry.disk.name: entry.disk.copies for entry in basis.disks}
+        per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
+        if total is None or (basis.options.planning.price_per_tb is None and not basis.options.what_ifs):
+            return cls(NoForecast("neither a price nor scenarios were given", 0), 1.0, copies, per_day)
+        return cls(*basis.forecast_copies(total), copies, per_day)
+
+    def times(self, scenario: Scenario, copies: int | None = None) -> Interval:
+        """Return the growth in a scenario as a multiple of ``forecast``, with another number of copies if given."""
+        times = mean(
+            {
+                outlook.disk: outlook.times.times(1.0 if copies is None else copies / self.copies[outlook.disk])
+                for outlook in scenario.disks
+                if outlook.times is not None
+            },
+            self.weights,
+        )
+        return times.times(self.scale)
+
+    def cost(self, scenario: Scenario, price_per_tb: float | None, copies: int | None = None) -> Cost | None:
+        """Return the cost of a year's growth in a scenario; None if the growth of a disk is unknown."""
+        if not isinstance(self.forecast, Forecast) or any(outlook.times is None for outlook in scenario.disks):
+            return None
+        return _cost(scenario.name, self.forecast, self.times(scenario, copies), price_per_tb)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A scenario with the figures that are compared.
+
+    Attributes:
+        change: What the scenario changes.
+        scenario: Its outlook for each disk.
+        full: When the first disk fills up, and by when to order with the scenario's lead time; None if unknown.
+        price_per_tb: The scenario's price of a TB of disk, or None if unknown.
+        stored_bytes: Total length of all files at the start, all copies counted; None if unknown.
+        added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
+            the scenario frees space.
+        cost: Cost of a year's growth; None without a forecast, or if the scenario sets retention periods.
+    """
+
+    change: WhatIf
+    scenario: Scenario
+    full: Level | None
+    price_per_tb: float | None
+    stored_bytes: Interval | None
+    added_bytes: float | None
+    cost: Cost | None
+
+    @property
+    def start_price(self) -> float | None:
+        """Price of the space needed at once; 0 if space is freed, because freed space earns nothing."""
+        if self.added_bytes is None or self.price_per_tb is None:
+            return None
+        return max(0.0, self.added_bytes) / TB * self.price_per_tb
+
+    @property
+    def year_price(self) -> float | None:
+        """Price of the space needed at once and of a year's growth; None if either is unknown."""
+        if self.start_price is None or self.cost is None or self.cost.price is None:
+            return None
+        return self.start_price + self.cost.price.mid
+
+    def budget(self, digits: int = 2) -> list[float]:
+        """Return the prices of the start and of each month, rounded so that they add up to ``year_price``."""
+        months = () if self.cost is None else self.cost.months
+        return adding_up([self.start_price or 0.0, *(month.price or 0.0 for month in months)], digits)
+
+
+def levels(
+    basis: Basis, scenario: Scenario, disks: Sequence[str], thresholds: Sequence[float], lead_days: float | None
+) -> tuple[Level, ...]:
+    """Return when each of these disks of a scenario reaches each threshold, and when it is full."""
     outlooks = {outlook.disk: outlook for outlook in scenario.disks}
+    entries = {entry.disk.name: entry for entry in basis.disks}
     return tuple(
-        _level(outlooks[disk.disk.name], disk, share, options.lead_days)
-        for disk in disks
-        for share in (*options.thresholds, FULL)
+        _level(outlooks[name], entries[name], share, lead_days) for name in disks for share in (*thresholds, FULL)
     )
 
 
@@ -200,14 +256,45 @@ def _level(outlook: DiskOutlook, disk: DiskForecast, share: float, lead_days: fl
     rate = None if outlook.forecast is not None else disk.rate
     if outlook.days is None or free is None or times is None or size is None or not isinstance(forecast, Forecast):
         return Level(outlook.disk, share, None, None, None, None, outlook.why, lead_days)
-    reserve = (FULL - share) * size
-    room = Interval(*(end - reserve for end in free))
+    room = free.map(lambda end: end - (FULL - share) * size)
     days = days_until(forecast, room, times)
     at_rate = None if rate is None else days_at_rate(rate.per_day, room, times)
     return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
 
 
-def cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | None) -> Cost:
+def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, scenario: Scenario) -> Comparison:
+    """Return the figures of a scenario that are compared.
+
+    Args:
+        basis: The disks, and the price and lead time of scenarios that do not set their own.
+        growth: Growth of all disks.
+        now: The scenario without changes.
+        change: What the scenario changes.
+        scenario: Its outlook for each disk.
+    """
+    options, first = basis.options.planning, scenario.first
+    lead_days = options.lead_days if change.lead_days is None else change.lead_days
+    price = options.price_per_tb if change.price_per_tb is None else change.price_per_tb
+    stored, before = _stored(scenario, growth.copies, change), _stored(now, growth.copies, NOTHING)
+    return Comparison(
+        change=change,
+        scenario=scenario,
+        full=None if first is None else levels(basis, scenario, [first.disk], (), lead_days)[0],
+        price_per_tb=price,
+        stored_bytes=stored,
+        added_bytes=None if stored is None or before is None else stored.mid - before.mid,
+        cost=None if change.retention else growth.cost(scenario, price, change.copies),
+    )
+
+
+def _stored(scenario: Scenario, copies: Mapping[str, int], change: WhatIf) -> Interval | None:
+    """Return the length of all files of a scenario, all copies counted; None if a disk's files are unknown."""
+    if scenario.file_bytes is None:
+        return None
+    return change.total(size.times(change.copies or copies[disk]) for disk, size in scenario.disk_file_bytes.items())
+
+
+def _cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | None) -> Cost:
     """Return the cost of a year's growth, or of the horizon if that is shorter.
 
     Args:

@@ -134,6 +134,21 @@ def predicted_files(
     return Interval(max(0.0, mid - half), mid, mid + half)
 
 
+def predicted(measurement: Measurement) -> dict[tuple[str, str | None], Interval]:
+    """Return file lengths after a migration and a rebuild, by cluster and codec.
+
+    The codec None stands for the codecs now in use.
+    """
+    files: dict[tuple[str, str | None], Interval] = {}
+    trials = measurement.trials
+    for space in measurement.clusters:
+        for name, units in trials.units.items():
+            size = predicted_files(measurement, space, units, trials.layout)
+            if size is not None:
+                files[space.cluster, name] = size
+    return files | dict(trials.files)
+
+
 @dataclass(frozen=True, slots=True)
 class _ColumnContent:
     cells: float

@@ -1,4 +1,4 @@
-"""The capacity report as one frozen value: measurements, forecasts, scenarios and planning.
+"""The capacity report as one frozen value: its basis, and the forecasts, scenarios and planning calculated from it.
 
 ``reporting.py`` builds it; ``schemaless.ui.pages`` renders it. Unknown figures are None, and a note says why.
 """
@@ -11,45 +11,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemaless.base.numbers import Interval, added
-from schemaless.planning.capacity.comparison import Comparison
-from schemaless.planning.capacity.disk_forecast import DiskForecast
-from schemaless.planning.capacity.engines import EngineEffect
-from schemaless.planning.capacity.forecast import Forecast, NoForecast
-from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.planning import Planning
-from schemaless.planning.capacity.series import Series
+from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
+from schemaless.planning.capacity.measurement import Group, Measurement
+from schemaless.planning.capacity.planning import Comparison, Planning
 from schemaless.planning.capacity.skew import ShardSize, Skew
-from schemaless.planning.capacity.whatif import CodecEffect, DiskOutlook, Scenario
-from schemaless.planning.sampling.recommendation import Choice
+from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
+from schemaless.planning.sampling.recommendation import Choice, Option
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnForecast:
-    """Daily body bytes of a column in a cluster: measured and forecast."""
-
-    cluster: str
-    column_name: str
-    history: tuple[tuple[datetime.date, float], ...]
-    forecast: Forecast | NoForecast
-
-
-@dataclass(frozen=True, slots=True)
-class CapacityReport:
+class CapacityReport(Basis):
     """How long the disks last, and what would change that.
 
     Attributes:
         made_at: Time of the report, UTC.
-        measurement: The newest measurement, from which sizes are taken.
-        measured_at: Times of all measurements used, oldest first.
-        series: Daily growth by cluster and column.
-        disks: Forecast of each disk, in bytes of disk space.
         total: Forecast of all disks together.
-        too_few: Columns with too few sampled cells to evaluate codecs.
         columns: Forecasts by cluster and column, in body bytes; at most the 40 with the most growth.
-        trials: Effects of codecs by column; empty if no cell could be read.
-        engines: Effects of other storage engines by column, alone and with the codec of a scenario; empty if none was
-            requested.
-        weights: Bytes of a large file per body byte, by cluster and column.
         choice: The recommended codec and the reasons, or None if nothing was tried.
         codec: The codec to re-encode to: the requested or the recommended one, or None.
         scenarios: What-if scenarios, starting with ``now``.
@@ -62,17 +39,9 @@ class CapacityReport:
     """
 
     made_at: datetime.datetime
-    measurement: Measurement
-    measured_at: tuple[datetime.datetime, ...]
-    series: tuple[Series, ...]
-    disks: tuple[DiskForecast, ...]
     total: DiskForecast | None
-    too_few: tuple[str, ...]
     columns: tuple[ColumnForecast, ...]
-    trials: tuple[CodecEffect, ...]
-    engines: tuple[EngineEffect, ...]
-    weights: Mapping[tuple[str, str], float]
-    choice: Choice | None
+    choice: Choice[Option] | None
     codec: str | None
     scenarios: tuple[Scenario, ...]
     planning: Planning
@@ -113,8 +82,9 @@ class CapacityReport:
 
 
 class CodecTotal(NamedTuple):
-    """Number and size of a column's cells in one codec, over all clusters."""
+    """Number and size of a column's cells in one codec, in one cluster or (with an empty name) over all of them."""
 
+    cluster: str
     column_name: str
     codec: str
     cells: Interval
@@ -123,17 +93,16 @@ class CodecTotal(NamedTuple):
     json_bytes: Interval
 
 
-def stored(measurement: Measurement) -> list[CodecTotal]:
-    """Sum the measured sizes by column and codec."""
-    totals = []
-    for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
-        groups = [group for group in measurement.groups if (group.column_name, group.codec) == (column, codec)]
-        sizes = [
-            added(getattr(group, name) for group in groups)
-            for name in ("cells", "body_bytes", "allocated_bytes", "json_bytes")
-        ]
-        totals.append(CodecTotal(column, codec, *sizes))
-    return totals
+def stored(measurement: Measurement, *, by_cluster: bool = False) -> list[CodecTotal]:
+    """Sum the measured sizes by column and codec, and by cluster if asked."""
+    groups: dict[tuple[str, str, str], list[Group]] = {}
+    for group in measurement.groups:
+        groups.setdefault((group.cluster if by_cluster else "", group.column_name, group.codec), []).append(group)
+    sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
+    return [
+        CodecTotal(*name, *(added(getattr(group, size) for group in groups[name]) for size in sizes))
+        for name in sorted(groups)
+    ]
 
 
 class DatastoreTotal(NamedTuple):
@@ -189,3 +158,60 @@ def _total_of(report: CapacityReport, name: str | None) -> DatastoreTotal:
             (outlook for outlook in report.now.worst_first if outlook.disk in disks and outlook.days is not None), None
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """File bytes of all columns in one codec.
+
+    Attributes:
+        name: ``now``, or the name of the codec.
+        columns: Bytes that the cells of each column occupy.
+        rest: Bytes of the files that no cell occupies.
+        total: Length of all files, or of all cells if file lengths are unknown.
+    """
+
+    name: str
+    columns: Mapping[str, float]
+    rest: float
+    total: Interval
+
+
+def bars(report: CapacityReport) -> list[Bar]:
+    """Return the bar for now, then one per codec, shortest first; an empty list if there are no cells.
+
+    The file bytes of a column are its body bytes multiplied by the ratio of file bytes to body bytes in a large file.
+    For another codec, they are multiplied by the column's ratio in that codec. The rest of the file length is free
+    space inside the files; a small file is mostly free space.
+    """
+    measurement = report.measurement
+    columns: dict[str, float] = {}
+    for group in measurement.groups:
+        size = group.body_bytes.mid * report.weights.get((group.cluster, group.column_name), 0.0)
+        columns[group.column_name] = columns.get(group.column_name, 0.0) + size
+    if not sum(columns.values()):
+        return []
+    files = [space.file_bytes for space in measurement.clusters if space.problem is None]
+    known = None if None in files else Interval.of(float(sum(size or 0 for size in files)))
+    first = _bar("now", columns, known)
+    codecs = []
+    for scenario in report.scenarios:
+        if scenario.codec is None or scenario.name != scenario.codec:
+            continue
+        ratios = {
+            trial.column_name: trial.migrated_share.mid for trial in report.trials if trial.codec == scenario.codec
+        }
+        # Scale the fitted sizes of the first bar, so that an unchanged column is drawn at the same length in both.
+        sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}
+        codecs.append(_bar(scenario.codec, sizes, scenario.file_bytes))
+    return [first, *sorted(codecs, key=lambda bar: bar.total.mid)]
+
+
+def _bar(name: str, columns: Mapping[str, float], files: Interval | None) -> Bar:
+    """Fit a bar to the length of the files, if that is known."""
+    cells = sum(columns.values())
+    if files is None:
+        return Bar(name, columns, 0.0, Interval.of(cells))
+    fits = min(1.0, files.mid / cells) if cells else 1.0
+    sizes = {column: size * fits for column, size in columns.items()}
+    return Bar(name, sizes, max(0.0, files.mid - sum(sizes.values())), files)

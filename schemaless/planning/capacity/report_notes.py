@@ -9,7 +9,7 @@ from typing import Final
 
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
-from schemaless.planning.capacity.disk_forecast import DiskForecast
+from schemaless.planning.capacity.basis import DiskForecast
 from schemaless.planning.capacity.forecast import Forecast, NoForecast
 from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.report import CapacityReport

@@ -9,89 +9,27 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import fields, replace
 
 from schemaless.base.events import Event, Listener, Step, ignore_events
-from schemaless.base.numbers import Interval
-from schemaless.codec.registry import DEFAULT, codec_named
+from schemaless.codec.registry import codec_named
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity import history
-from schemaless.planning.capacity.combined import Collected, combine, predicted
-from schemaless.planning.capacity.comparison import GrowthOfAll, compare
-from schemaless.planning.capacity.disk_forecast import DiskForecast, disk_usage
-from schemaless.planning.capacity.disks import GivenDisk, disks_of, with_disks
-from schemaless.planning.capacity.engines import EngineEffect, Engines, engine_effects
-from schemaless.planning.capacity.expiry import Retention
-from schemaless.planning.capacity.growth_forecasts import GrowthForecasts
+from schemaless.planning.capacity.basis import Basis
+from schemaless.planning.capacity.combined import Collected, combine
+from schemaless.planning.capacity.disks import with_disks
 from schemaless.planning.capacity.measure import check_disks, measure
-from schemaless.planning.capacity.measurement import CodecTrials, Measurement
-from schemaless.planning.capacity.planning import Cost, Level, Planning, PlanningOptions, levels, verdict
+from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf
+from schemaless.planning.capacity.planning import GrowthOfAll, Planning, compare, levels, verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
-from schemaless.planning.capacity.series import Series, daily
 from schemaless.planning.capacity.skew import skew_of
-from schemaless.planning.capacity.whatif import (
-    NOTHING,
-    CodecEffect,
-    Scenario,
-    WhatIf,
-    best_codec,
-    codec_effects,
-    growth_weights,
-    scenarios,
-)
-from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice
+from schemaless.planning.capacity.whatif import Scenario, scenarios
 from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Options of a report.
-
-    Attributes:
-        codec: The codec to re-encode to; by default the recommended one, if any.
-        engine: Storage engine to compare with, both with the bodies as they are now and re-encoded to the codec for
-            that engine.
-        disks: Disks by cluster that override the measured ones. In a report of several datastores, clusters are called
-            ``datastore/cluster``.
-        disk_names: Name of the disk by cluster; clusters with the same name share a disk.
-        least_gain: Share of the pages that a rewrite must save to be recommended, 0 to 1.
-        most_cpu: Largest CPU time of a recommended codec, as a multiple of the default codec's.
-        planning: Thresholds, lead time, price, and how long the disks must last.
-        what_ifs: Scenarios to compare.
-        seed: Seed of the samples and simulated futures.
-    """
-
-    codec: str | None = None
-    engine: str | None = None
-    disks: Mapping[str, GivenDisk] = field(default_factory=dict)
-    disk_names: Mapping[str, str] = field(default_factory=dict)
-    least_gain: float = LEAST_GAIN
-    most_cpu: float = MOST_CPU
-    planning: PlanningOptions = field(default_factory=PlanningOptions)
-    what_ifs: tuple[WhatIf, ...] = ()
-    seed: int = 1
-
-    def choice(
-        self,
-        trials: Sequence[CodecEffect],
-        measurement: Measurement,
-        disk_per_body: Mapping[str, Interval] | None = None,
-    ) -> Choice | None:
-        """Choose the codec to recommend; None if nothing was tried."""
-        return best_codec(trials, measurement, DEFAULT.name, self.least_gain, self.most_cpu, disk_per_body)
-
-    @property
-    def engines(self) -> set[str]:
-        """Storage engines to compare with."""
-        return {engine for engine in (self.engine, *(change.engine for change in self.what_ifs)) if engine is not None}
-
-
-DEFAULT_OPTIONS: Final = Asked()
 
 
 def make(
@@ -212,10 +150,6 @@ def _check_engines(options: Asked, newest: Measurement, of_cluster: Mapping[str,
             )
 
 
-def _chosen(choice: Choice | None) -> str | None:
-    return None if choice is None or choice.chosen is None else choice.chosen.name
-
-
 def assemble_report(
     measurements: Sequence[Measurement],
     made_at: datetime.datetime,
@@ -249,119 +183,72 @@ def assemble_report(
             )
     spaces, differences = with_disks(measurements[-1].clusters, options.disks)
     newest = replace(measurements[-1], clusters=spaces)
-    trials = newest.trials
-    retention = Retention(policies or {}, trials.superseded, trials.layout)
-    series = daily([*measurements[:-1], newest])
-    weights = growth_weights(newest, trials.disk_per_body)
-    forecasts = GrowthForecasts(series, weights, newest.datastore_of, options.seed)
-    disks = []
-    for disk in disks_of(newest, options.disk_names):
-        disk_forecast = forecasts.of_disk(disk)
-        used = disk_usage(disk, disk_forecast.history, [*measurements[:-1], newest])
-        disks.append(replace(disk_forecast, used=used))
-    series = _without_bursts(series, disks)
-    effects = codec_effects(trials.columns, series)
-    choice = options.choice(effects, newest)
-    codec = options.codec or _chosen(choice)
-    if not any(effect.codec == codec for effect in effects):
+    basis = Basis.of([*measurements[:-1], newest], options, policies or {}, engines or {})
+    choice = basis.recommended()
+    codec = options.codec or (choice and choice.chosen and choice.chosen.name)
+    tried = {effect.codec for effect in basis.trials}
+    if codec not in tried:
         codec = None
-    _check_codecs(options, effects)
-    files = predicted(newest)
-    others = _others(trials, newest, weights, engines or {})
-    options = replace(options, what_ifs=(*_in_engine(options, trials, newest, codec), *options.what_ifs))
-    outlooks = scenarios(newest, disks, series, effects, files, weights, codec, options.what_ifs, retention, others)
-    total = forecasts.total(disks)
-    compared = options.planning.price_per_tb is not None or bool(options.what_ifs)
-    growth = forecasts.of_all(disks, total if compared else None, outlooks[0])
-    report = CapacityReport(
-        made_at=made_at,
-        measurement=newest,
-        measured_at=tuple(measurement.taken_at for measurement in measurements),
-        series=tuple(series),
-        disks=tuple(disks),
-        total=total,
-        too_few=tuple(sorted({trial.column_name for trial in trials.columns if not trial.carried})),
-        columns=tuple(forecasts.of_columns()),
-        trials=tuple(effects),
-        engines=_asked_for(others.effects, options.what_ifs),
-        weights=weights,
-        choice=choice,
-        codec=codec,
-        scenarios=tuple(outlooks),
-        planning=Planning(options.planning),
-        comparisons=compare(_compared(outlooks, codec, options), disks, growth, outlooks[0], options.planning),
-        skew=skew_of(newest),
-        warnings=(),
-        notes=(),
-        how=how_obtained(newest, codec, engines=bool(others.effects)),
-    )
-    other_tables = note_on_other_tables(measurements) if len(newest.datastores) == 1 else []  # See ``combine``.
-    report = replace(report, planning=_planning(report, growth))
-    return replace(
-        report,
-        warnings=(*_change_warnings(changes), *warnings_of(report)),
-        notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
-    )
-
-
-def _without_bursts(series: Sequence[Series], disks: Sequence[DiskForecast]) -> list[Series]:
-    left_out = {
-        cluster: frozenset(day for burst in disk_forecast.bursts for day in burst.dates)
-        for disk_forecast in disks
-        for cluster in disk_forecast.disk.clusters
-    }
-    return [replace(one, left_out=left_out.get(one.cluster, frozenset())) for one in series]
-
-
-def _change_warnings(changes: Sequence[str]) -> list[str]:
-    return [
-        f"{change} since the measurement, and all figures describe the cells before that; measure again with "
-        "'schemaless capacity measure'"
-        for change in changes
-    ]
-
-
-def _check_codecs(options: Asked, effects: Sequence[CodecEffect]) -> None:
-    tried = {effect.codec for effect in effects}
     for change in options.what_ifs:
         if change.codec is not None and tried and change.codec not in tried:
             raise InvalidInput(
                 f"scenario {change.name!r}: codec {change.codec} was not tried by the measurement; "
                 f"use one of {', '.join(sorted(tried))}"
             )
+    options = replace(options, what_ifs=(*_in_engine(basis, codec), *options.what_ifs))
+    basis = replace(basis, options=options)
+    outlooks = scenarios(basis, codec)
+    total = basis.forecast_total()
+    growth = GrowthOfAll.of(basis, total, outlooks[0])
+    asked = {(change.engine, codec) for change in options.what_ifs for codec in (None, change.codec)}
+    shown = tuple(effect for effect in basis.engines if (effect.engine, effect.codec) in asked)
+    inherited = {part.name: getattr(basis, part.name) for part in fields(basis)}
+    report = CapacityReport(
+        **{**inherited, "engines": shown},
+        made_at=made_at,
+        total=total,
+        columns=tuple(basis.forecast_columns()),
+        choice=choice,
+        codec=codec,
+        scenarios=tuple(outlooks),
+        planning=Planning(options.planning),
+        comparisons=tuple(
+            compare(basis, growth, outlooks[0], *compared) for compared in _compared(outlooks, codec, options)
+        ),
+        skew=skew_of(newest),
+        warnings=(),
+        notes=(),
+        how=how_obtained(newest, codec, engines=bool(basis.engines)),
+    )
+    stale = (
+        f"{change} since the measurement, and all figures describe the cells before that; measure again with "
+        "'schemaless capacity measure'"
+        for change in changes
+    )
+    other_tables = note_on_other_tables(measurements) if len(newest.datastores) == 1 else []  # See ``combine``.
+    return replace(
+        report,
+        planning=_planning(report, growth),
+        warnings=(*stale, *warnings_of(report)),
+        notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
+    )
 
 
-def _others(
-    trials: CodecTrials, newest: Measurement, weights: Mapping[tuple[str, str], float], of_cluster: Mapping[str, str]
-) -> Engines:
-    """Return the effects of other storage engines, according to the trials."""
-    effects: list[EngineEffect] = []
-    files: dict[tuple[str, str, str | None], Interval] = {}
-    for engine, tried in trials.engines.items():
-        effects += engine_effects(engine, tried.columns, tried.disk_per_body, newest, weights)
-        files |= {(engine, *key): size for key, size in predicted(replace(newest, trials=tried)).items()}
-    return Engines(of_cluster, tuple(effects), files)
-
-
-def _in_engine(options: Asked, trials: CodecTrials, newest: Measurement, codec: str | None) -> list[WhatIf]:
+def _in_engine(basis: Basis, codec: str | None) -> list[WhatIf]:
     """Return the scenarios for the storage engine to compare with; ``codec`` was chosen for the present engine."""
+    options = basis.options
     if options.engine is None:
         return []
     title = ENGINES[options.engine].title
-    tried = trials.engines.get(options.engine)
-    if tried is not None and options.codec is None:
-        codec = _chosen(options.choice(codec_effects(tried.columns, []), newest, tried.disk_per_body))
+    if options.engine in basis.measurement.trials.engines and options.codec is None:
+        choice = basis.recommended(options.engine)
+        codec = None if choice is None or choice.chosen is None else choice.chosen.name
     text = f"All cells moved to {title}, on disks like the present ones"
     changes = [WhatIf(name=title, text=f"{text}.", engine=options.engine)]
     if codec is not None:
         text += f", and re-encoded to {codec}."
         changes.append(WhatIf(name=f"{title}, {codec}", text=text, engine=options.engine, codec=codec))
     return changes
-
-
-def _asked_for(effects: Sequence[EngineEffect], what_ifs: Sequence[WhatIf]) -> tuple[EngineEffect, ...]:
-    asked = {(change.engine, codec) for change in what_ifs for codec in (None, change.codec)}
-    return tuple(effect for effect in effects if (effect.engine, effect.codec) in asked)
 
 
 def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
@@ -374,15 +261,15 @@ def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) 
 
 
 def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
-    now, after, options = report.now, report.after, report.planning.options
-    by_name = {disk_forecast.disk.name: disk_forecast for disk_forecast in report.disks}
-    worst_first = [by_name[outlook.disk] for outlook in now.worst_first]
-
-    def of(scenario: Scenario | None) -> tuple[Level, ...]:
-        return () if scenario is None else levels(scenario, worst_first, options)
-
-    costs: list[Cost | None] = []
-    if options.price_per_tb is not None:
-        costs = [growth.cost(scenario, options.price_per_tb) for scenario in (now, after) if scenario is not None]
-    found = tuple(cost for cost in costs if cost is not None)
-    return Planning(options, of(now), of(after), found, verdict(now, options))
+    options = report.planning.options
+    worst_first = [outlook.disk for outlook in report.now.worst_first]
+    known = [scenario for scenario in (report.now, report.after) if scenario is not None]
+    reached = [levels(report, scenario, worst_first, options.thresholds, options.lead_days) for scenario in known]
+    costs = [] if options.price_per_tb is None else [growth.cost(each, options.price_per_tb) for each in known]
+    return Planning(
+        options,
+        reached[0],
+        reached[1] if report.after is not None else (),
+        tuple(cost for cost in costs if cost is not None),
+        verdict(report.now, options),
+    )

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from schemaless.planning.capacity.bars import bars
 from schemaless.planning.capacity.forecast import Band, Forecast
-from schemaless.planning.capacity.report import CapacityReport
+from schemaless.planning.capacity.report import CapacityReport, bars
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.ui.pages.capacity_planning import MANY_SHARDS, level_name
-from schemaless.ui.pages.capacity_words import answer, days_text
+from schemaless.ui.pages.capacity_words import answer, days_text, level_name
 from schemaless.ui.pages.charts import INK, SERIES, SOFT, Chart
 from schemaless.ui.terminal.output import (
     bytes_text,
@@ -27,6 +25,9 @@ if TYPE_CHECKING:  # Part of an extra, and slow to import.
 _NOW, _AFTER = SERIES[0], SERIES[1]
 _SIZE: Final = (440, 380)
 """Width and height of a chart in CSS pixels; two fit side by side on a screen, and one shrinks little on a phone."""
+
+_MANY_SHARDS: Final = 64
+"""Number of shards above which the chart shows a distribution instead of single shards."""
 
 _FEWEST_PAST_DAYS: Final = 28
 _BINS: Final = 32
@@ -111,9 +112,9 @@ def _fill(report: CapacityReport) -> Chart | None:
     ahead = [*range(0, until, math.ceil(until / _MOST_POINTS)), until]
     days = [forecast.first_day + datetime.timedelta(day) for day in ahead]
     sums = [forecast.cumulative[day - 1] if day else Band(0, 0, 0, 0, 0) for day in ahead]
-    past = disk_forecast.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
+    past = disk_forecast.usage_by_day()[-max(_FEWEST_PAST_DAYS, until) :]
     begin = past[0][0] if past else days[0]
-    measured = [(at, used) for at, used in disk_forecast.used.measured if at.date() >= begin]
+    measured = [(at, used) for at, used in disk_forecast.usage_measured(report.measurements) if at.date() >= begin]
     levels = [(level, _NOW) for level in report.planning.now if level.disk == first.disk]
     levels += [(level, _AFTER) for level in report.planning.after if level.disk == first.disk]
 
@@ -344,7 +345,7 @@ def _skew(report: CapacityReport) -> Chart | None:
         return None
     names = [fill.cluster for fill in skew.clusters]
     colours = {name: SERIES[place % len(SERIES)] for place, name in enumerate(names)}
-    many = len(sizes) > MANY_SHARDS
+    many = len(sizes) > _MANY_SHARDS
 
     def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()

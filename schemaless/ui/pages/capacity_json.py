@@ -1,29 +1,38 @@
-"""Convert a capacity report to plain values for JSON: bytes, days and CPU seconds; null for unknown and for never."""
+"""A capacity report as plain values for JSON (null for unknown and for never), and the same flattened to CSV."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from schemaless.base.numbers import Interval, adding_up
-from schemaless.planning.capacity.comparison import Comparison
-from schemaless.planning.capacity.disk_forecast import DiskForecast
+from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, NoForecast, whole_days
-from schemaless.planning.capacity.planning import Cost, Level, Planning
-from schemaless.planning.capacity.report import CapacityReport, ColumnForecast, datastore_totals
+from schemaless.planning.capacity.planning import Comparison, Cost, Level, Planning
+from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.skew import ShardSize, fullest
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.planning.sampling.recommendation import Choice
+from schemaless.planning.sampling.recommendation import Choice, Option
 from schemaless.ui.terminal.output import facts
+from schemaless.ui.terminal.shown import CSVText
+
+_ENDS: Final = ("low_95", "low_80", "value", "high_80", "high_95")
+_COLUMNS: Final = {"low": "low_95", "mid": "value", "high": "high_95"} | {end: end for end in _ENDS}
+_NAMES: Final = (
+    *("name", "stored", "cluster", "disk", "shard", "from", "to", "column_name", "engine", "codec", "share", "day"),
+    "first_day",
+)
+"""Keys whose values name an entry of a list."""
 
 
 def report_json(report: CapacityReport) -> dict[str, Any]:
     """Return a report as plain values for ``json.dumps``."""
+    skew = report.skew
     return {
-        "made_at": report.made_at.isoformat(timespec="seconds"),
+        "made_at": _plain(report.made_at),
         "datastore": report.measurement.datastore,
         "answer": {
             "warnings": list(report.warnings),
@@ -33,94 +42,115 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
         "planning": _planning_json(report.planning),
         "comparison": [_comparison_json(comparison) for comparison in report.comparisons],
         "datastores": [
-            {
-                **facts(total, "name"),
-                "cells": _rounded(total.cells),
-                "body_bytes": _rounded(total.body_bytes),
-                **facts(total, "file_bytes", "copies_bytes"),
-                "bytes_per_day": round(total.bytes_per_day),
-                "first": total.first and _outlook_json(total.first),
-            }
+            _facts(total, "name", "cells", "body_bytes", "file_bytes", "copies_bytes", "bytes_per_day")
+            | {"first": total.first and _outlook_json(total.first)}
             for total in datastore_totals(report)
         ],
-        "measured_at": [at.isoformat(timespec="seconds") for at in report.measured_at],
+        "measured_at": [_plain(measurement.taken_at) for measurement in report.measurements],
         "measurement": report.measurement.to_json(trials=False),
         "forecasts": {
             "disks": [
                 {
                     "disk": growth.disk.name,
-                    **facts(growth.disk, "disk_bytes", "free_bytes", "free_assumed", "file_bytes"),
-                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in growth.steps],
-                    "rate": growth.rate and {"days": growth.rate.days, "bytes_per_day": _rounded(growth.rate.per_day)},
+                    **_facts(growth.disk, "disk_bytes", "free_bytes", "free_assumed", "file_bytes"),
+                    "steps": [_facts(step, "day", "times", digits=4) for step in growth.steps],
+                    "rate": growth.rate and {"days": growth.rate.days, "bytes_per_day": _plain(growth.rate.per_day)},
                     "used": {
-                        "by_growth": [[day.isoformat(), round(size)] for day, size in growth.used.by_day],
-                        "by_files": [
-                            [at.isoformat(timespec="seconds"), round(size)] for at, size in growth.used.measured
-                        ],
+                        "by_growth": _pairs(growth.usage_by_day()),
+                        "by_files": _pairs(growth.usage_measured(report.measurements)),
                     },
                     **_forecast_json(growth),
                 }
                 for growth in report.disks
             ],
-            "columns": [
-                {**facts(column, "cluster", "column_name"), **_forecast_json(column)} for column in report.columns
-            ],
+            "columns": [_facts(column, "cluster", "column_name") | _forecast_json(column) for column in report.columns],
         },
         "codecs": [
             {
-                **facts(trial, "column_name", "codec"),
+                **_facts(trial, "column_name", "codec"),
                 "sampled_cells": trial.sampled,
-                "left_cells": trial.left_cells,
-                **{
-                    name: _rounded(getattr(trial, name), 5)
-                    for name in ("body_share", "allocated_share", "migrated_share")
-                },
-                "cells_per_day": round(trial.cells_per_day, 3),
-                "encode_cpu_s_per_day": trial.encode_s_per_day,
-                "decode_cpu_s_per_day": trial.decode_s_per_day,
+                **_facts(trial, "left_cells", "body_share", "allocated_share", "migrated_share", digits=5),
+                "cells_per_day": round(report.cells_per_day(trial.column_name), 3),
+                "encode_cpu_s_per_day": trial.encode_s * report.cells_per_day(trial.column_name),
+                "decode_cpu_s_per_day": trial.decode_s * report.cells_per_day(trial.column_name),
             }
             for trial in report.trials
         ],
         "engines": [
             {
-                **facts(effect, "column_name", "engine", "codec"),
+                **_facts(effect, "column_name", "engine", "codec"),
                 "sampled_cells": effect.sampled,
                 "now_bytes_per_body_byte": round(effect.now_per_body, 5),
-                "bytes_per_body_byte": _rounded(effect.per_body, 5),
-                "share": _rounded(effect.share, 5),
+                "bytes_per_body_byte": _plain(effect.per_body, 5),
+                "share": _plain(effect.share, 5),
             }
             for effect in report.engines
         ],
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
-            {
-                **facts(scenario, "name", "text", "codec"),
-                "file_bytes": scenario.file_bytes and _rounded(scenario.file_bytes),
-                "disks": [_outlook_json(outlook) for outlook in scenario.disks],
-            }
+            _facts(scenario, "name", "text", "codec", "file_bytes")
+            | {"disks": [_outlook_json(outlook) for outlook in scenario.disks]}
             for scenario in report.scenarios
         ],
         "skew": {
-            "largest_shard_over_average": report.skew.shard_ratio,
-            "fullest_cluster_over_its_share": report.skew.cluster_ratio,
-            "fullest_cluster_over_its_share_after_moves": report.skew.cluster_ratio_after,
-            "shares_by_disk": report.skew.by_disk,
-            "clusters": [
-                {"cluster": fill.cluster}
-                | {name: round(getattr(fill, name)) for name in ("now_bytes", "even_bytes", "after_bytes")}
-                for fill in report.skew.clusters
-            ],
-            "shards": [_shard_json(size) for size in report.skew.shards],
+            "largest_shard_over_average": skew.shard_ratio,
+            "fullest_cluster_over_its_share": skew.cluster_ratio,
+            "fullest_cluster_over_its_share_after_moves": skew.cluster_ratio_after,
+            "shares_by_disk": skew.by_disk,
+            "clusters": [_facts(fill, "cluster", "now_bytes", "even_bytes", "after_bytes") for fill in skew.clusters],
+            "shards": [_shard_json(size) for size in skew.shards],
             "fullest_shards": [_shard_json(size) for size in fullest(report.shard_sizes)],
-            "fullest_by": "allocated" if report.skew.shards else "file",
+            "fullest_by": "allocated" if skew.shards else "file",
             "moves": [
                 {"shard": move.shard, "from": move.from_cluster, "to": move.to_cluster, "bytes": round(move.size_bytes)}
-                for move in report.skew.moves
+                for move in skew.moves
             ],
         },
         "notes": list(report.notes),
         "how": dict(report.how),
     }
+
+
+def csv_text(report: CapacityReport) -> str:
+    """Return the values of ``report_json`` as CSV, one line per value that is known.
+
+    The columns are the section (the keys that lead to the value), the item (the names of the list entry that holds it,
+    or its number from 1), the figure (the value's own key), the value, and the ends of its 80 % and 95 % intervals. The
+    item of a figure by day is the day.
+    """
+    writer = CSVText()
+    writer.writerow(["section", "item", "figure", *_ENDS])
+    for section, item, figure, values in _flat(report_json(report), "", "", ""):
+        if any(value is not None for value in values.values()):
+            writer.writerow([section, item, figure, *(values.get(end) for end in _ENDS)])
+    return writer.getvalue()
+
+
+def _flat(value: Any, section: str, item: str, figure: str) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Yield the section, item, figure, and values by column of each figure in JSON data."""
+    inner = f"{section}.{figure}".strip(".")
+    if section.startswith("measurement") and isinstance(value, list) and [type(part) for part in value] == [int] * 3:
+        value = dict(zip(("low", "mid", "high"), value, strict=True))  # An interval in a measurement's own JSON form.
+    if isinstance(value, dict) and value.keys() <= _COLUMNS.keys():
+        yield section, item, figure, {_COLUMNS[end]: part for end, part in value.items()}
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _flat(part, inner, item, key)
+    elif isinstance(value, list):
+        for number, part in enumerate(value, start=1):
+            if isinstance(part, dict):
+                names = [key for key in _NAMES if isinstance(part.get(key), str | int | float)]
+                named = [item, *dict.fromkeys(str(part[key]) for key in names)] if names else [item, str(number)]
+                figures = {key: inner for key, inner in part.items() if key not in names}
+                yield from _flat(figures, section, " ".join(filter(None, named)), figure)
+            elif isinstance(part, list) and len(part) == 2:
+                yield section, f"{item} {part[0]}".strip(), figure, {"value": part[1]}
+            elif isinstance(part, list):
+                yield section, f"{item} {number}".strip(), figure, dict(zip(_ENDS, part, strict=True))
+            else:
+                yield section, f"{item} {number}".strip(), figure, {"value": part}
+    else:
+        yield section, item, figure, {"value": value}
 
 
 def _shard_json(size: ShardSize) -> dict[str, Any]:
@@ -139,18 +169,13 @@ def _planning_json(planning: Planning) -> dict[str, Any]:
 
 
 def _cost_json(cost: Cost) -> dict[str, Any]:
-    price = cost.price and {name: round(price, 2) for name, price in cost.price._asdict().items()}
-    return {
-        "days": cost.days,
-        "bytes": {name: round(size) for name, size in cost.size_bytes._asdict().items()},
-        "price": price,
-    }
+    return {"days": cost.days, "bytes": _plain(cost.size_bytes), "price": _plain(cost.price, 2)}
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     change, cost = comparison.change, comparison.cost
     return {
-        **facts(change, "name"),
+        "name": change.name,
         "text": change.description,
         "changes": {
             "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
@@ -159,59 +184,44 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         },
         "first_full": comparison.full and _level_json(comparison.full),
         "price_per_tb": comparison.price_per_tb,
-        "stored_bytes": comparison.stored_bytes and _rounded(comparison.stored_bytes),
-        "added_bytes": None if comparison.added_bytes is None else round(comparison.added_bytes),
+        **_facts(comparison, "stored_bytes", "added_bytes"),
         "growth": cost and _cost_json(cost),
-        "budget": cost
-        and {
-            "start_price": None if comparison.year_price is None else comparison.budget()[0],
-            "months": [
-                {
-                    "first_day": month.first_day.isoformat(),
-                    "days": month.days,
-                    "bytes": round(size),
-                    "price": None if comparison.year_price is None else price,
-                }
-                for month, size, price in zip(
-                    cost.months,
-                    adding_up(month.size_bytes for month in cost.months),
-                    comparison.budget()[1:],
-                    strict=True,
-                )
-            ],
-            "total_price": _cents(comparison.year_price),
-        },
+        "budget": cost and _budget_json(comparison, cost),
     }
 
 
-def _cents(price: float | None) -> float | None:
-    return None if price is None else round(price, 2)
+def _budget_json(comparison: Comparison, cost: Cost) -> dict[str, Any]:
+    start, *prices = comparison.budget() if comparison.year_price is not None else [None] * (1 + len(cost.months))
+    sizes = adding_up(month.size_bytes for month in cost.months)
+    return {
+        "start_price": start,
+        "months": [
+            {**_facts(month, "first_day", "days"), "bytes": round(size), "price": price}
+            for month, size, price in zip(cost.months, sizes, prices, strict=True)
+        ],
+        "total_price": _plain(comparison.year_price, 2),
+    }
 
 
 def _level_json(level: Level) -> dict[str, Any]:
     return {
         **facts(level, "disk", "share"),
-        "days": level.days and _days(level.days),
-        "on": _dates_json(level.on),
-        "order_by": _dates_json(level.order_by),
-        "at_constant_rate": level.at_rate and _whole(level.at_rate),
+        "days": _days(level.days),
+        **_facts(level, "on", "order_by"),
+        "at_constant_rate": _days(level.at_rate),
         **facts(level, "horizon_days", "why"),
     }
 
 
-def _dates_json(dates: Mapping[str, datetime.date | None] | None) -> dict[str, str | None] | None:
-    return None if dates is None else {name: None if day is None else day.isoformat() for name, day in dates.items()}
-
-
-def _choice_json(choice: Choice) -> dict[str, Any]:
+def _choice_json(choice: Choice[Option]) -> dict[str, Any]:
     return {
         "codec": None if choice.chosen is None else choice.chosen.name,
         "best": choice.best.name,
-        "gain": _rounded((choice.chosen or choice.best).gain, 5),
+        "gain": _plain((choice.chosen or choice.best).gain, 5),
         **facts(choice, "least_gain", "most_cpu"),
         "knee": choice.knee.name,
         "edge": [
-            {"codec": option.name, "share": _rounded(option.share, 5), "cpu_times": choice.cpu_times(option)}
+            {"codec": option.name, "share": _plain(option.share, 5), "cpu_times": choice.cpu_times(option)}
             for option in choice.edge
         ],
         "reason": choice.reason,
@@ -226,51 +236,66 @@ def _first_json(scenario: Scenario) -> dict[str, Any]:
 
 
 def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
-    days = outlook.at_rate
+    dates = outlook.days.dates(outlook.first_day) if outlook.days and outlook.first_day else None
     return {
-        "disk": outlook.disk,
-        "free_bytes": outlook.free_bytes and _rounded(outlook.free_bytes),
-        "bytes_per_day": None if outlook.bytes_per_day is None else round(outlook.bytes_per_day),
-        "days_until_full": outlook.days and _days(outlook.days),
-        "full_on": _dates_json(outlook.days.dates(outlook.first_day) if outlook.days and outlook.first_day else None),
+        **_facts(outlook, "disk", "free_bytes", "bytes_per_day"),
+        "days_until_full": _days(outlook.days),
+        "full_on": _plain(dates),
         "horizon_days": outlook.horizon_days,
-        "at_constant_rate": days and {"rate_of_days": outlook.rate_days, "days_until_full": _whole(days)},
+        "at_constant_rate": outlook.at_rate
+        and {"rate_of_days": outlook.rate_days, "days_until_full": _days(outlook.at_rate)},
         "why": outlook.why,
     }
 
 
 def _forecast_json(growth: ColumnForecast | DiskForecast) -> dict[str, Any]:
     forecast = growth.forecast
-    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in growth.history]}
     if isinstance(forecast, NoForecast):
-        return {**result, "forecast": None, "reason": forecast.reason}
+        return {"history": _pairs(growth.history), "forecast": None, "reason": forecast.reason}
     test = forecast.back_test
     shares = ("daily_error_share", "total_error_share", "failure", "inside_80_share", "inside_95_share")
-    result["forecast"] = {
-        "first_day": forecast.first_day.isoformat(),
-        **facts(forecast, "history_days", "horizon_days"),
-        "growth_share_per_year": _band(forecast.growth_share_per_year),
-        **facts(forecast, "weekdays", "weekly_share", "compound_share"),
-        "daily": [[round(value) for value in band] for band in forecast.daily],
-        "cumulative": [[round(value) for value in band] for band in forecast.cumulative],
-        "bands": list(Band._fields),
-        "back_test": test and facts(test, "fitted_days", "held_days", *shares, "total_inside_80", "total_inside_95"),
+    return {
+        "history": _pairs(growth.history),
+        "forecast": {
+            **_facts(forecast, "first_day", "history_days", "horizon_days"),
+            "growth_share_per_year": _plain(forecast.growth_share_per_year, 4),
+            **facts(forecast, "weekdays", "weekly_share", "compound_share"),
+            "daily": [[round(value) for value in band] for band in forecast.daily],
+            "cumulative": [[round(value) for value in band] for band in forecast.cumulative],
+            "bands": list(Band._fields),
+            "back_test": test
+            and facts(test, "fitted_days", "held_days", *shares, "total_inside_80", "total_inside_95"),
+        },
     }
-    return result
 
 
-def _band(band: Band) -> dict[str, float | None]:
-    return {name: None if math.isinf(value) else round(value, 4) for name, value in band._asdict().items()}
+def _pairs(history: Iterable[tuple[datetime.date, float]]) -> list[list[Any]]:
+    return [[_plain(day), round(value)] for day, value in history]
 
 
-def _days(band: Band) -> dict[str, int | None]:
-    return {name: whole_days(days) for name, days in band._asdict().items()}
+def _days(days: Interval | Band | None) -> dict[str, int | None] | None:
+    return None if days is None else {name: whole_days(end) for name, end in _ends(days).items()}
 
 
-def _whole(interval: Interval) -> dict[str, int | None]:
-    return {name: whole_days(days) for name, days in asdict(interval).items()}
+def _ends(figure: Interval | Band) -> dict[str, float]:
+    return figure._asdict() if isinstance(figure, Band) else asdict(figure)
 
 
-def _rounded(interval: Interval, digits: int | None = None) -> dict[str, float | None]:
-    """Round an interval to ``digits`` decimals, or to whole numbers; infinity becomes null."""
-    return {name: None if math.isinf(end) else round(end, digits) for name, end in asdict(interval).items()}
+def _facts(value: object, *names: str, digits: int | None = None) -> dict[str, Any]:
+    """Return attributes of a value, see ``_plain``."""
+    return {name: _plain(getattr(value, name), digits) for name in names}
+
+
+def _plain(value: Any, digits: int | None = None) -> Any:
+    """Return a value for JSON, with figures rounded to ``digits`` decimals or to whole numbers; infinity is null."""
+    if isinstance(value, Interval | Band):
+        value = _ends(value)
+    if isinstance(value, dict):
+        return {name: _plain(part, digits) for name, part in value.items()}
+    if isinstance(value, datetime.datetime):
+        return value.isoformat(timespec="seconds")
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, float):
+        return None if math.isinf(value) else round(value, digits)
+    return value

@@ -1,4 +1,4 @@
-"""Formats the answers of a capacity report as text, and defines the ``Table`` type of its tables."""
+"""Answers of a capacity report in words, and the ``Table`` type of its tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.base.numbers import Interval
-from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, is_too_wide, whole_days
+from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
+from schemaless.planning.capacity.options import FULL
+from schemaless.planning.capacity.planning import Level
+from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.ui.terminal.output import bytes_text, counted, estimate_text
@@ -166,7 +169,7 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{seconds * 1000:,.2f} ms"
 
 
-def share_text(share: float) -> str:
+def growth_text(share: float) -> str:
     """Format relative growth as a signed percentage, capped at +10,000 %."""
     return f"{share:+.0%}" if share < 100 else "over +10,000%"
 
@@ -183,3 +186,120 @@ def until_text(days: float, horizon: int) -> str:
     if days == 0:
         return "no space left"
     return "less than a day" if days < 1 else counted(math.floor(days), "day")
+
+
+def planning_lines(report: CapacityReport) -> list[str]:
+    """Return sentences about the disk that fills up first, and about the cost of growth."""
+    answers = [levels_text(report), order_answer(report), cost_answer(report)]
+    return [
+        answer if isinstance(answer, str) else f"{answer.days}: {answer.detail}"
+        for answer in answers
+        if answer is not None
+    ]
+
+
+def levels_text(report: CapacityReport) -> str | None:
+    """Return a sentence about when the disk that fills up first reaches each threshold."""
+    levels = [level for level in report.planning.first() if level.share < FULL]
+    if not levels:
+        return None
+    text = "; ".join(f"{level_name(level)} {_dates_text(level)}" for level in levels)
+    return f"{text}. In brackets: 80 % intervals." if any(level_range(level) for level in levels) else f"{text}."
+
+
+def order_answer(report: CapacityReport) -> Answer | None:
+    """Return the date by which to order disks; None without a lead time or a forecast."""
+    full = next((level for level in report.planning.first() if level.share == FULL), None)
+    if full is None or full.lead_days is None:
+        return None
+    day, today, lead = full.order_on, report.made_at.date(), f"{full.lead_days:,g} days"
+    if day is None:
+        return Answer(
+            "Nothing to order yet", f"the disk does not fill up within {full.horizon_days:,} days in 9 of 10 cases."
+        )
+    if day < today:
+        late = (today - day).days
+        return Answer(
+            "Order now", f"with a lead time of {lead}, the order was due on {day}, {counted(late, 'day')} ago."
+        )
+    return Answer(f"Order by {day}", f"{lead} before the disk may be full (early end of the 80 % interval).")
+
+
+def cost_answer(report: CapacityReport) -> Answer | None:
+    """Return the cost of growth, now and after re-encoding; None if no price is known."""
+    price = report.planning.options.price_per_tb
+    costs = [(cost, cost.price) for cost in report.planning.costs if cost.price is not None]
+    if price is None or not costs:
+        return None
+    now, *after = (
+        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{band_text(cost.size_bytes, decimal_text)} "
+        f"cost {band_text(band, price_text)}"
+        for cost, band in costs
+    )
+    sizes = "; ".join([now, *after])
+    return Answer(
+        f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
+        f"{sizes}. All copies are counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
+    )
+
+
+def verdict_text(report: CapacityReport) -> str | None:
+    """Return the result of --fail-below as a sentence without a full stop; None if it was not given."""
+    verdict = report.planning.verdict
+    if verdict is None:
+        return None
+    if verdict.failed:
+        return f"not all disks last {verdict.asked_days:,g} days: {'; '.join(verdict.reasons)}"
+    return f"all disks last {verdict.asked_days:,g} days (early end of the 80 % interval)"
+
+
+def level_name(level: Level) -> str:
+    """Return the name of a level, such as "80 % full"."""
+    return "full" if level.share == FULL else f"{level.share * 100:.4g} % full"
+
+
+def on_text(level: Level) -> str:
+    """Return the date on which a disk reaches a level."""
+    assert level.days is not None
+    if level.days.high_95 == 0:
+        return "already"
+    on = None if level.on is None else level.on["mid"]
+    return "later" if on is None else on.isoformat()
+
+
+def level_range(level: Level) -> str:
+    """Return the 80 % interval of the date on which a disk reaches a level."""
+    dates = level.on or {}
+    low, high = dates.get("low_80"), dates.get("high_80")
+    if level.days is not None and level.days.high_95 == 0:
+        return ""
+    if low is None:
+        return f"not in {level.horizon_days:,} days"
+    return f"{low} or later" if high is None else f"{low} to {high}"
+
+
+def _dates_text(level: Level) -> str:
+    assert level.days is not None
+    if level.days.high_95 == 0:
+        return "already"
+    if math.isinf(level.days.low_80):
+        return f"not within {level.horizon_days:,} days"
+    return f"on {on_text(level)} ({level_range(level)})"
+
+
+def price_text(price: float) -> str:
+    """Format a price; without decimals if it is 1,000 or more."""
+    return f"{price:,.2f}" if price < 1000 else f"{price:,.0f}"
+
+
+def band_text(band: Band, text: Callable[[float], str]) -> str:
+    """Format a figure with its 80 % interval, or say that it cannot be forecast."""
+    if is_too_wide(band.low_80, band.high_80):
+        return TOO_WIDE
+    return estimate_text(Interval(band.low_80, band.mid, band.high_80), text)
+
+
+def decimal_text(count: float) -> str:
+    """Format bytes in powers of 1,000, the units that disks are sold in."""
+    power = next((power for power in (4, 3, 2, 1) if count >= 1000**power), 0)
+    return f"{count / 1000**power:,.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[power]}"

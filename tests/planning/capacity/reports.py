@@ -24,11 +24,10 @@ from schemaless.planning.capacity.measurement import (
     Measurement,
     Unit,
 )
-from schemaless.planning.capacity.planning import PlanningOptions
+from schemaless.planning.capacity.options import Asked, PlanningOptions, WhatIf
 from schemaless.planning.capacity.rebuilt import unit_in_blocks
 from schemaless.planning.capacity.report import CapacityReport
-from schemaless.planning.capacity.reporting import Asked, assemble_report
-from schemaless.planning.capacity.whatif import WhatIf
+from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.sampling.page_model import MYROCKS, Content
 
 TODAY = datetime.date(2026, 6, 1)

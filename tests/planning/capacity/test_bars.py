@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from schemaless.base.numbers import Interval
-from schemaless.planning.capacity.bars import bars
+from schemaless.planning.capacity.report import bars
 from schemaless.ui.pages.capacity_page import capacity_html
 from tests.planning.capacity.reports import MIB, common, measurement, report, space, tried, within
 

@@ -17,16 +17,15 @@ from schemaless.base.numbers import Interval
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.combined import Collected, combine
 from schemaless.planning.capacity.forecast import Forecast, NoForecast, forecast
+from schemaless.planning.capacity.options import Asked, WhatIf
 from schemaless.planning.capacity.planning import TB
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals
-from schemaless.planning.capacity.reporting import Asked, assemble_report
-from schemaless.planning.capacity.whatif import WhatIf
+from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.sampling.block_trial import MODEL_ERROR
-from schemaless.ui.pages.capacity_csv import csv_text
-from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_planning import decimal_text
-from schemaless.ui.pages.capacity_text import tables
+from schemaless.ui.pages.capacity_tables import tables
+from schemaless.ui.pages.capacity_words import decimal_text
 from schemaless.ui.terminal.output import estimate_text
 from tests.planning.capacity.reports import (
     GIB,
@@ -349,7 +348,8 @@ def test_impossible_changes_are_refused(changes, error):
 def test_every_number_of_the_page_agrees_with_the_others(both, page):
     """Days, dates, sizes and prices: each is calculated once, and shown wherever it belongs."""
     data = report_json(both)
-    text = "".join(_Tables(capacity_html(both)).text)
+    html = capacity_html(both)
+    text = "".join(_Tables(html).text)
     first = data["answer"]["now"]
     days = math.floor(first["days_until_full"]["mid"])
     side, what_if = page["Scenarios side by side"], page["What-if scenarios"]
@@ -362,8 +362,8 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
     assert number(levels[0][5]) == days
     assert number(column(page["Datastores"], "first disk full in")["all"]) == days
     assert min(number(cell) for cell in column(page["Days until full, by disk"], "now").values()) == days
-    assert f"stored as now: {days} days" in text
-    assert f"now {days} days" in text
+    assert f"stored as now: {days} days" in html
+    assert f"now {days} days" in html
 
     # Dates are the first day plus the days, also for orders.
     start = both.now.first.first_day
@@ -386,11 +386,16 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         ]
         by_disk = column(page["Days until full, by disk"], name)[full["disk"]]
         assert by_disk.startswith(beside["first disk full in"])
-        exact = [line for line in lines if line["section"] == "comparison" and line["name"] == name]
+        exact = [
+            line
+            for line in lines
+            if (line["section"], line["item"]) == ("comparison.first_full", f"{name} {full['disk']}")
+        ]
         (days_line,) = (
             line
             for line in lines
-            if (line["name"], line["item"], line["figure"]) == (name, full["disk"], "days_until_full")
+            if [line["section"], line["item"], line["figure"]]
+            == ["scenarios.disks", f"{name} {full['disk']}", "days_until_full"]
         )
         early_days = days_line["low_80"] and round(float(days_line["low_80"]), 4)
         assert (early_days or None) == full["days"]["low_80"]
@@ -410,11 +415,13 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         of_effect = [
             line
             for line in lines
-            if line["section"] == "engine" and line["item"] == f"{row[0]} {effect['codec'] or row[2]}"
+            if line["section"] == "engines"
+            and line["item"] == f"{row[0]} {effect['engine']} {effect['codec'] or ''}".strip()
+            and line["figure"] != "sampled_cells"
         ]
         assert {line["figure"]: float(line["value"]) for line in of_effect} == {
-            "now": effect["now_bytes_per_body_byte"],
-            "per_body": per_body["mid"],
+            "now_bytes_per_body_byte": effect["now_bytes_per_body_byte"],
+            "bytes_per_body_byte": per_body["mid"],
             "share": share["mid"],
         }
         assert [float(of_effect[1][end]) for end in ("low_95", "high_95")] == [per_body["low"], per_body["high"]]

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemaless.base.numbers import Interval
+from schemaless.cli.capacity_model import published_ratio
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range, disk_parts
 from schemaless.planning.capacity.outlook import Ranges, outlook
-from schemaless.planning.capacity.ratios import ratio
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
 
 pytestmark = pytest.mark.once
@@ -132,7 +132,7 @@ def test_an_impossible_body_length_is_refused(length):
 def test_an_unpublished_ratio_is_an_error():
     """The error names the codecs with a published ratio."""
     with pytest.raises(InvalidInput, match=r"no published ratio for codec 'msgpack\+zstd', only for legacy, json\+zl"):
-        ratio("msgpack+zstd")
+        published_ratio("msgpack+zstd")
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,17 +10,17 @@ from dataclasses import replace
 import pytest
 
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.disk_forecast import disk_usage
+from schemaless.planning.capacity.basis import DiskForecast
 from schemaless.planning.capacity.disks import Disk
-from schemaless.planning.capacity.forecast import Forecast
+from schemaless.planning.capacity.forecast import Forecast, NoForecast
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.planning import FULL, TB, PlanningOptions, verdict
+from schemaless.planning.capacity.options import FULL, PlanningOptions
+from schemaless.planning.capacity.planning import TB, verdict
 from schemaless.planning.capacity.report import CapacityReport
-from schemaless.ui.pages.capacity_csv import csv_text
-from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_planning import planning_lines, verdict_text
-from schemaless.ui.pages.capacity_text import tables
+from schemaless.ui.pages.capacity_tables import tables
+from schemaless.ui.pages.capacity_words import planning_lines, verdict_text
 from tests.planning.capacity.reports import (
     GIB,
     TAKEN_AT,
@@ -174,8 +174,7 @@ def test_every_output_says_the_same(asked):
         (row,) = (
             each
             for each in rows
-            if (each["section"], each["name"], each["item"]) == ("level", "now", level.disk)
-            and each["figure"] == f"{level.share * 100:.6g}%_on"
+            if (each["section"], each["item"], each["figure"]) == ("planning.now", f"{level.disk} {level.share}", "on")
         )
         assert row["value"] == shown
         assert row["low_80"] == str(on["low_80"])
@@ -183,7 +182,9 @@ def test_every_output_says_the_same(asked):
             assert place in text
             assert place in words
     cost = asked.planning.costs[0]
-    (price,) = (row for row in rows if (row["section"], row["name"], row["figure"]) == ("cost", "now", "price"))
+    (price,) = (
+        row for row in rows if (row["section"], row["item"], row["figure"]) == ("planning.costs", "now", "price")
+    )
     assert float(price["value"]) == data["costs"][0]["price"]["mid"] == round(cost.price.mid, 2)
     assert f"{cost.price.mid:,.2f}" in text
     assert data["verdict"] == {"fail_below_days": 60, "failed": False, "reasons": []}
@@ -200,16 +201,16 @@ def test_past_usage_is_calculated_back_from_now():
     )
     newest = replace(base, clusters=(replace(base.clusters[0], file_bytes=250),))
 
-    found = disk_usage(disk, days, [older, newest])
-
-    assert [size for _, size in found.by_day] == [100, 200, 300, 400]
-    assert found.by_day[-1][0] == TODAY
-    assert found.measured == ((older.taken_at, 240.0), (newest.taken_at, 400.0))
-    assert disk_usage(replace(disk, free_bytes=850), days, [newest]).by_day == (
-        (TODAY - datetime.timedelta(1), 50.0),
-        (TODAY, 150.0),
+    entry = DiskForecast(disk, tuple(days), NoForecast("too short", 3))
+    fuller, unknown = (
+        replace(entry, disk=replace(disk, **size)) for size in ({"free_bytes": 850}, {"disk_bytes": None})
     )
-    assert disk_usage(replace(disk, disk_bytes=None), days, [newest]).by_day == ()
+
+    assert [size for _, size in entry.usage_by_day()] == [100, 200, 300, 400]
+    assert entry.usage_by_day()[-1][0] == TODAY
+    assert entry.usage_measured([older, newest]) == [(older.taken_at, 240.0), (newest.taken_at, 400.0)]
+    assert fuller.usage_by_day() == [(TODAY - datetime.timedelta(1), 50.0), (TODAY, 150.0)]
+    assert unknown.usage_by_day() == unknown.usage_measured([newest]) == []
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from schemaless.ops.migrate import rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.capacity.history import changes_since
+from schemaless.planning.capacity.options import Asked
 from schemaless.planning.capacity.rebuilt import disk_per_body, predicted_files, unit_in_blocks, unit_of
-from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.capacity.reporting import make
 from schemaless.planning.sampling.block_trial import MODEL_ERROR
 from schemaless.planning.sampling.page_model import MYROCKS, MYSQL
 from schemaless.planning.sampling.table_sizes import cell_table_sizes

@@ -14,14 +14,14 @@ from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.forecast import BackTest, Forecast, NoForecast
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, Measurement
-from schemaless.planning.capacity.planning import PlanningOptions
+from schemaless.planning.capacity.options import PlanningOptions
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.series import daily
 from schemaless.ui.pages.capacity_json import report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_text import history_table, tables
+from schemaless.ui.pages.capacity_tables import history_table, tables
 from schemaless.ui.pages.capacity_words import TOO_WIDE, answer
 from tests.planning.capacity.reports import (
     GIB,
@@ -440,10 +440,10 @@ def test_every_estimate_in_the_tables_has_an_interval(seen):
 
 def test_other_tables_are_listed_with_their_growth():
     """Over all clusters; the growth needs an earlier measurement, and without other tables there is no note."""
-    first, second = space("cluster-1", other_files=(("index_1", 3 * MIB),)), space("cluster-2")
+    first, second = space("cluster-1", other_files={"index_1": 3 * MIB}), space("cluster-2")
     later = (
-        replace(first, other_files=(("follower", MIB), ("index_1", 10 * MIB))),
-        replace(second, other_files=(("index_1", 2 * MIB),)),
+        replace(first, other_files={"follower": MIB, "index_1": 10 * MIB}),
+        replace(second, other_files={"index_1": 2 * MIB}),
     )
     newest = measurement(clusters=later)
     old = replace(measurement(clusters=[first, second]), taken_at=TAKEN_AT - datetime.timedelta(5))

@@ -15,14 +15,14 @@ from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.capacity_scenarios import read_scenarios
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.combined import Collected, combine
-from schemaless.planning.capacity.expiry import Retention, Stored
+from schemaless.planning.capacity.expiry import Stored, expiring
 from schemaless.planning.capacity.forecast import Band, Forecast
-from schemaless.planning.capacity.measurement import DayIntake, Measurement
-from schemaless.planning.capacity.reporting import Asked, assemble_report
+from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrials, DayIntake, Measurement
+from schemaless.planning.capacity.options import Asked, WhatIf
+from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.series import daily
-from schemaless.planning.capacity.whatif import WhatIf
 from schemaless.store.erasures.retention import parse_policy
-from schemaless.ui.pages.capacity_text import tables
+from schemaless.ui.pages.capacity_tables import tables
 from tests.planning.capacity.reports import MIB, TAKEN_AT, TODAY, measurement, report, tried
 
 pytestmark = pytest.mark.once
@@ -67,8 +67,8 @@ def test_expiry_is_that_of_a_simulation_of_every_day(seed: int) -> None:
     stored = Stored("LOG", 0, 0.0, [(TODAY - (len(past) - n) * DAY, size) for n, size in enumerate(past)], 1.0)
     # Without a number of cells, tombstones take nothing; a share of superseded bytes stands in for ``freed``.
     policy = parse_policy("LOG", f"{keep} days and 3 versions")
-    expiring = Retention(superseded={("LOG", 3): freed}).expiring(policy, stored, 1.0)
-    days = forecast_of([future]).less([expiring.expiry]).days_until(room + expiring.expired_bytes).mid
+    found = expiring(policy, stored, 1.0, CodecTrials((), {}, {}, superseded={("LOG", 3): freed}))
+    days = forecast_of([future]).less([found.expiry]).days_until(room + found.expired_bytes).mid
 
     expected = first_day_over(past, future, keep, freed, room)
     assert math.floor(days) == expected if expected != NEVER else days == NEVER
@@ -77,10 +77,11 @@ def test_expiry_is_that_of_a_simulation_of_every_day(seed: int) -> None:
 def test_versions_expire_at_the_rate_at_which_they_are_superseded() -> None:
     """If 0.75 of a column is superseded, a quarter of its growth remains, and 0.75 of what is stored is freed."""
     stored = Stored("LOG", 0, 1_000.0, [], 0.5)
-    expiring = Retention(superseded={("LOG", 3): 0.75}).expiring(parse_policy("LOG", "3 versions"), stored, 1.0)
-    left = forecast_of([[16.0] * 100]).less([expiring.expiry])
+    trials = CodecTrials((), {}, {}, superseded={("LOG", 3): 0.75})
+    found = expiring(parse_policy("LOG", "3 versions"), stored, 1.0, trials)
+    left = forecast_of([[16.0] * 100]).less([found.expiry])
 
-    assert expiring.expired_bytes == 750
+    assert found.expired_bytes == 750
     assert left.days_until(100).mid == pytest.approx(100 / (16 - 16 * 0.5 * 0.75))
 
 
@@ -88,7 +89,7 @@ def test_tombstones_remain() -> None:
     """A cell that takes 2,000 bytes leaves its row: about a twelfth of that."""
     cells, size = 1_000, 2_000_000.0
     stored = Stored("LOG", cells, size, [(TODAY - 50 * DAY, size), (TODAY - DAY, 0.0)], 1.0)
-    expired = Retention().expiring(parse_policy("LOG", "10 days"), stored, 1.0).expired_bytes
+    expired = expiring(parse_policy("LOG", "10 days"), stored, 1.0, NO_CODEC_TRIALS).expired_bytes
     assert 0.85 * size < expired < 0.97 * size
 
 

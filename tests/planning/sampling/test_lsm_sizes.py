@@ -14,7 +14,8 @@ from schemaless.cell import NewCell
 from schemaless.local.description import LocalServer
 from schemaless.ops.migrate import rebuild
 from schemaless.planning.capacity.measure import measure
-from schemaless.planning.capacity.reporting import Asked, make
+from schemaless.planning.capacity.options import Asked
+from schemaless.planning.capacity.reporting import make
 from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.lsm_sizes import LsmSize, lsm_sizes
 from schemaless.planning.sampling.table_sizes import cell_table_sizes, obsolete_bytes

@@ -1,0 +1,198 @@
+"""Options of a report: inputs of the planning part, and what-if scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemaless.base.numbers import Interval, added, check_number, summed
+from schemaless.codec.registry import codec_names
+from schemaless.errors import InvalidCell, InvalidInput
+from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
+from schemaless.schema.engines import ENGINES, engine_named
+from schemaless.store.erasures.retention import Policy, parse_policy
+
+THRESHOLDS: Final = (0.8, 0.9)
+"""Default thresholds, as shares of a disk."""
+
+FULL: Final = 1.0
+
+
+def _check_amounts(options: object, names: Iterable[str], where: str = "") -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            check_number(f"{where}{name}", value)
+            if value < 0:
+                raise InvalidInput(f"{where}{name} must be 0 or more, got {value:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningOptions:
+    """Inputs of the planning part of a report.
+
+    Attributes:
+        thresholds: Shares of a disk, above 0 and below 1, in increasing order.
+        lead_days: Days from ordering a disk until it can be used; None to plan no orders.
+        price_per_tb: Price of a TB (1,000 GB) of disk, in any currency; None if unknown.
+        fail_below_days: Days that all disks must last for a positive verdict; None for no verdict.
+    """
+
+    thresholds: tuple[float, ...] = THRESHOLDS
+    lead_days: float | None = None
+    price_per_tb: float | None = None
+    fail_below_days: float | None = None
+
+    def __post_init__(self) -> None:
+        for share in self.thresholds:
+            check_number("a threshold", share)
+            if not 0 < share < FULL:
+                raise InvalidInput(f"a threshold must be above 0 % and below 100 % of the disk, got {share:.6g}")
+        if list(self.thresholds) != sorted(set(self.thresholds)):
+            raise InvalidInput("thresholds must be in increasing order, each once, such as 80%,90%")
+        _check_amounts(self, ("lead_days", "price_per_tb", "fail_below_days"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A named transformation of the forecast; fields that are not given keep things as they are.
+
+    Attributes:
+        name: Name of the scenario, unique in a report.
+        text: Description; by default, it is derived from the other fields.
+        codec: Codec to re-encode all cells to, and to write new cells in.
+        engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
+        rebuilt: True if tables are rebuilt where that shortens their files; by default, True if cells are re-encoded,
+            are moved to another engine, or expire.
+        growth: Multiple of the forecast growth, for all datastores, or by datastore name.
+        retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
+        copies: Number of servers that hold each cell. Each has its own disk, so this changes the costs, but not
+            the days until disks are full.
+        price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
+        lead_days: Days from ordering a disk until it can be used, instead of the report's.
+    """
+
+    name: str
+    text: str | None = None
+    codec: str | None = None
+    engine: str | None = None
+    rebuilt: bool | None = None
+    growth: float | Mapping[str, float] = 1.0
+    retention: Mapping[str, str] = field(default_factory=dict)
+    copies: int | None = None
+    price_per_tb: float | None = None
+    lead_days: float | None = None
+
+    def __post_init__(self) -> None:
+        where = f"scenario {self.name!r}"
+        if not self.name.strip():
+            raise InvalidInput("a scenario needs a name")
+        if self.codec is not None and self.codec not in codec_names():
+            raise InvalidInput(f"{where}: no codec is called {self.codec!r}; use one of {', '.join(codec_names())}")
+        try:
+            self.policies  # noqa: B018 - reading them checks them
+            if self.engine is not None:
+                engine_named(self.engine)
+        except (InvalidInput, InvalidCell) as error:
+            raise InvalidInput(f"{where}: {error}") from None
+        if self.engine is not None and self.rebuilt is False:
+            raise InvalidInput(f"{where}: a move to another engine writes new tables, so leave out rebuilt = false")
+        for name, factor in self.growth_by_datastore.items():
+            check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
+            if factor <= 0:
+                raise InvalidInput(f"{where}: growth must be above 0, got {factor:g}; 2 means twice the forecast")
+        if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
+            raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
+        _check_amounts(self, ("price_per_tb", "lead_days"), f"{where}: ")
+
+    @property
+    def growth_by_datastore(self) -> Mapping[str, float]:
+        """Growth as a multiple of the forecast, by datastore; the one with an empty name applies to all."""
+        return self.growth if isinstance(self.growth, Mapping) else {"": self.growth}
+
+    def growth_of(self, datastore: str) -> float:
+        """Return the growth of a datastore as a multiple of its forecast."""
+        return self.growth_by_datastore.get("", self.growth_by_datastore.get(datastore, 1.0))
+
+    @property
+    def policies(self) -> dict[str, Policy]:
+        """Retention policies of the columns, by column name."""
+        return {column: parse_policy(column.rpartition("/")[2], text) for column, text in self.retention.items()}
+
+    @property
+    def rebuilds(self) -> bool:
+        """True if tables are rebuilt where that shortens their files."""
+        if self.rebuilt is not None:
+            return self.rebuilt
+        return self.codec is not None or self.engine is not None or bool(self.retention)
+
+    def total(self, sizes: Iterable[Interval]) -> Interval:
+        """Return the total size of files; errors of sizes in another engine are assumed to be fully correlated."""
+        return added(sizes) if self.engine is None else summed(sizes)
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The changes in words; empty if there are none."""
+        growth = ", ".join(
+            f"{name} x{factor:g}" if name else f"x{factor:g}"
+            for name, factor in self.growth_by_datastore.items()
+            if factor != 1
+        )
+        changes = {
+            "growth": growth,
+            "codec": self.codec or "",
+            "engine": "" if self.engine is None else ENGINES[self.engine].title,
+            "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
+            "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),
+            "copies": "" if self.copies is None else str(self.copies),
+            "price per TB": "" if self.price_per_tb is None else f"{self.price_per_tb:,g}",
+            "lead time": "" if self.lead_days is None else f"{self.lead_days:,g} days",
+        }
+        return {name: value for name, value in changes.items() if value}
+
+    @property
+    def description(self) -> str:
+        """``text``, or a sentence made from the changes."""
+        return self.text or "; ".join(f"{name} {value}" for name, value in self.changes.items()) or "Nothing changes."
+
+
+NOTHING: Final = WhatIf(name="now", text="Nothing changes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Options of a report.
+
+    Attributes:
+        codec: The codec to re-encode to; by default the recommended one, if any.
+        engine: Storage engine to compare with, both with the bodies as they are now and re-encoded to the codec for
+            that engine.
+        disks: Disks by cluster that override the measured ones. In a report of several datastores, clusters are called
+            ``datastore/cluster``.
+        disk_names: Name of the disk by cluster; clusters with the same name share a disk.
+        least_gain: Share of the pages that a rewrite must save to be recommended, 0 to 1.
+        most_cpu: Largest CPU time of a recommended codec, as a multiple of the default codec's.
+        planning: Thresholds, lead time, price, and how long the disks must last.
+        what_ifs: Scenarios to compare.
+        seed: Seed of the samples and simulated futures.
+    """
+
+    codec: str | None = None
+    engine: str | None = None
+    disks: Mapping[str, GivenDisk] = field(default_factory=dict)
+    disk_names: Mapping[str, str] = field(default_factory=dict)
+    least_gain: float = LEAST_GAIN
+    most_cpu: float = MOST_CPU
+    planning: PlanningOptions = field(default_factory=PlanningOptions)
+    what_ifs: tuple[WhatIf, ...] = ()
+    seed: int = 1
+
+    @property
+    def engines(self) -> set[str]:
+        """Storage engines to compare with."""
+        return {engine for engine in (self.engine, *(change.engine for change in self.what_ifs)) if engine is not None}
+
+
+DEFAULT_OPTIONS: Final = Asked()

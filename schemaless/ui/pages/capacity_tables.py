@@ -1,0 +1,580 @@
+"""Tables of a capacity report, for both the terminal and the HTML page."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from schemaless.base.numbers import Interval, added
+from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
+from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
+from schemaless.planning.capacity.planning import Comparison, Level, Month
+from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
+from schemaless.planning.capacity.skew import fullest
+from schemaless.planning.capacity.steps import usual_days
+from schemaless.planning.capacity.whatif import DiskOutlook
+from schemaless.planning.sampling.recommendation import share_text
+from schemaless.schema.engines import ENGINES
+from schemaless.ui.pages.capacity_words import (
+    TOO_WIDE,
+    Table,
+    at_rate_text,
+    band_text,
+    between_text,
+    date_text,
+    days_text,
+    decimal_text,
+    growth_text,
+    horizon_text,
+    level_name,
+    level_range,
+    on_text,
+    per_day_text,
+    price_text,
+    range_text,
+    seconds_text,
+    until_text,
+)
+from schemaless.ui.terminal.output import bytes_text, counted, estimate_text, size_text
+
+T = TypeVar("T")
+
+WHAT_IF: Final = "What-if scenarios"
+SIDE_BY_SIDE: Final = "Scenarios side by side"
+BY_DISK: Final = "Days until full, by disk"
+BUDGET: Final = "Monthly budget"
+DATASTORES: Final = "Datastores"
+FULLEST: Final = "Largest shards"
+LEVELS: Final = "When disks fill up"
+
+_MARKS_DAYS: Final = (7, 30, 90, 180, 365, 730, 1_460)
+_MOST_SHARD_ROWS: Final = 64
+_MOST_DISKS: Final = 10
+_WEEK: Final = datetime.timedelta(7)
+
+
+def _known(value: T | None, text: Callable[[T], str], unknown: str = "") -> str:
+    return unknown if value is None else text(value)
+
+
+def _bytes_estimate(size: Interval) -> str:
+    return estimate_text(size, bytes_text)
+
+
+def tables(report: CapacityReport) -> list[Table]:
+    """Return all non-empty tables in the order of the page."""
+    tables = [
+        *comparison_tables(report),
+        _levels(report),
+        _costs(report),
+        _scenarios(report),
+        _forecasts(report),
+        _coming(report),
+        _stored(report),
+        _codecs(report),
+        _engines(report),
+        _clusters(report),
+        _cluster_skew(report),
+        _fullest(report),
+        _moves(report),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def comparison_tables(report: CapacityReport) -> list[Table]:
+    """Return the tables of datastores, scenarios and budget; one with nothing to compare has no rows."""
+    return [_datastores(report), _side_by_side(report), _by_disk(report), _budget(report)]
+
+
+def _datastores(report: CapacityReport) -> Table:
+    totals = datastore_totals(report)
+    rows = [
+        [
+            "all" if total.name is None else total.name,
+            estimate_text(total.cells),
+            _bytes_estimate(total.body_bytes),
+            size_text(total.file_bytes, "?"),
+            size_text(total.copies_bytes, "?"),
+            bytes_text(total.bytes_per_day),
+            "unknown" if total.first is None else days_text(total.first),
+            "" if total.first is None or not _finite(total.first) else total.first.disk,
+        ]
+        for total in totals
+    ]
+    columns = ["datastore", "cells", "body bytes", "files", "all copies", "a day now", "first disk full in", "disk"]
+    note = "Files: those of one copy. A day now: growth of the files of one copy, averaged over the last few weeks."
+    return Table(DATASTORES, columns, rows if len(totals) > 1 else [], 1, note)
+
+
+def _side_by_side(report: CapacityReport) -> Table:
+    compared = report.comparisons
+    if not report.compares:
+        return Table(SIDE_BY_SIDE, [], [])
+
+    def row(name: str, text: Callable[[Comparison], str]) -> list[str]:
+        return [name, *(text(comparison) for comparison in compared)]
+
+    def of_first(name: str, text: Callable[[DiskOutlook], str], unknown: str = "") -> list[str]:
+        return row(name, lambda each: _known(each.scenario.first, text, unknown))
+
+    rows = [
+        row("growth", lambda each: each.change.changes.get("growth", "x1")),
+        row("codec", lambda each: each.change.codec or "as now"),
+        row("storage engine", lambda each: each.change.changes.get("engine", "as now")),
+        row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
+        row("copies", lambda each: str(each.change.copies or "as now")),
+        row("price per TB", lambda each: _known(each.price_per_tb, "{:,g}".format)),
+        row("lead time", lambda each: _known(each.full and each.full.lead_days, "{:,g} days".format)),
+    ]
+    rows = [cells for cells in rows if len(set(cells[1:])) > 1]  # What all scenarios have in common is not a change.
+    rows += [
+        of_first("first disk full in", days_text, "unknown"),
+        of_first("full on", _full_on),
+        of_first("80 %", lambda first: _range(first, 80)),
+        of_first("95 %", lambda first: _range(first, 95)),
+        of_first("at the constant rate", lambda first: at_rate_text(first.at_rate)),
+        of_first("full first", lambda first: first.disk if _finite(first) else ""),
+    ]
+    if any(each.full is not None and each.full.lead_days is not None for each in compared):
+        rows.append(row("order by", lambda each: _known(each.full, _order_by)))
+    rows.append(row("stored at the start", lambda each: _known(each.stored_bytes, _decimal_estimate, "?")))
+    days = next((each.cost.days for each in compared if each.cost is not None), None)
+    if days is not None:
+        sizes = row(
+            f"growth of {days:,} days",
+            lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, decimal_text), "?"),
+        )
+        rows.append(sizes)
+    if days is not None and any(each.price_per_tb is not None for each in compared):
+        rows += [
+            row("cost at the start", lambda each: _known(each.start_price, price_text)),
+            row(
+                f"cost of {days:,} days' growth",
+                lambda each: _known(each.cost, lambda cost: _known(cost.price, _price_band)),
+            ),
+            row("cost in total", lambda each: _known(each.year_price, price_text)),
+        ]
+    note = (
+        "Days with 80 % and 95 % intervals, as in the other tables. Stored at the start and growth count all "
+        "copies, in the units that disks are sold in (powers of 1,000). "
+        "Cost at the start: the price of the space that additional copies need at once."
+    )
+    return Table(SIDE_BY_SIDE, ["figure", *(each.change.name for each in compared)], rows, 1, note)
+
+
+def _by_disk(report: CapacityReport) -> Table:
+    compared = report.comparisons
+    disks = [outlook.disk for outlook in report.now.worst_first]
+    if not report.compares or len(disks) < 2:
+        return Table(BY_DISK, [], [])
+    outlooks = [{outlook.disk: outlook for outlook in each.scenario.disks} for each in compared]
+
+    def cell(outlook: DiskOutlook) -> str:
+        bounded = outlook.days is not None and not math.isinf(outlook.days.low_80) and _range(outlook, 80)
+        return days_text(outlook) + (f" ({_range(outlook, 80)})" if bounded else "")
+
+    rows = [[disk, *(cell(by_disk[disk]) for by_disk in outlooks)] for disk in disks]
+    return Table(BY_DISK, ["disk", *(each.change.name for each in compared)], rows, 1, "In brackets: 80 % intervals.")
+
+
+def _budget(report: CapacityReport) -> Table:
+    compared = [each for each in report.comparisons if each.year_price is not None and each.cost is not None]
+    if not compared:
+        return Table(BUDGET, [], [])
+    months: Sequence[Month] = compared[0].cost.months if compared[0].cost is not None else ()
+    names = ["at the start", *(month_text(month) for month in months), "total"]
+    columns = [_budget_column(each) for each in compared]
+    rows = [[name, *(column[place] for column in columns)] for place, name in enumerate(names)]
+    note = (
+        "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the "
+        "space that additional copies "
+        "take at once. Months add up to the total. The free space of today's disks and space that re-encoding frees "
+        "are not deducted."
+    )
+    return Table(BUDGET, ["month", *(each.change.name for each in compared)], rows, 1, note)
+
+
+def _budget_column(comparison: Comparison) -> list[str]:
+    total = comparison.year_price or 0.0
+    digits = 2 if total < 1000 else 0
+    return [f"{price:,.{digits}f}" for price in (*comparison.budget(digits), total)]
+
+
+def month_text(month: Month) -> str:
+    """Return the name of a month, with the number of days if only part of it falls in the period."""
+    following = (month.first_day.replace(day=28) + _WEEK).replace(day=1)
+    whole = month.first_day.day == 1 and month.days == (following - month.first_day).days
+    return f"{month.first_day:%Y-%m}" + ("" if whole else f" ({month.days} {'day' if month.days == 1 else 'days'})")
+
+
+def _decimal_estimate(size: Interval) -> str:
+    return estimate_text(size, decimal_text)
+
+
+def _price_band(price: Band) -> str:
+    return band_text(price, price_text)
+
+
+def _order_by(level: Level) -> str:
+    if level.days is None or level.lead_days is None:
+        return ""
+    return _known(level.order_on, str, "not yet")
+
+
+def _finite(outlook: DiskOutlook | None) -> bool:
+    return outlook is not None and outlook.days is not None and math.isfinite(outlook.days.mid)
+
+
+def _full_on(first: DiskOutlook) -> str:
+    if first.days is None or first.first_day is None or not _finite(first):
+        return ""
+    return date_text(first.first_day, first.days.mid)
+
+
+def _range(first: DiskOutlook, percent: int) -> str:
+    if first.days is None:
+        return ""
+    low, high = (first.days.low_80, first.days.high_80) if percent == 80 else (first.days.low_95, first.days.high_95)
+    return range_text(low, high, first.horizon_days or 0)
+
+
+def _levels(report: CapacityReport) -> Table:
+    """Return a table of when each disk reaches each level, most urgent disk first."""
+    planning = report.planning
+    disks = list(dict.fromkeys(level.disk for level in planning.now))
+    shown = disks[:_MOST_DISKS]
+    orders = planning.options.lead_days is not None
+    rows = []
+    for disk in shown:
+        for codec, levels in (("as now", planning.now), (f"{report.codec}", planning.after)):
+            for level in levels:
+                if level.disk == disk and level.days is not None:
+                    row = [disk, codec, level_name(level), on_text(level), level_range(level)]
+                    days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"
+                    row += [days, at_rate_text(level.at_rate)]
+                    rows.append([*row, _order_by(level)] if orders else row)
+    columns = ["disk", "stored", "level", "on", "80 %", "days", "constant rate"]
+    note = (
+        "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. "
+        "80 %: interval "
+        "of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
+    )
+    if orders:
+        columns.append("order by")
+        note += (
+            f" Order by: {planning.options.lead_days:,g} days before the early end of the 80 % interval, which is in "
+            "time in 9 of 10 cases."
+        )
+    if len(disks) > len(shown):
+        note += f" The table shows the first {len(shown)} of {len(disks):,} disks; --json and --csv list all of them."
+    return Table(LEVELS, columns, rows, 3, note)
+
+
+def _costs(report: CapacityReport) -> Table:
+    """Return a table of the disk space that the growth needs, and its price."""
+    rows = [
+        [
+            "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
+            f"{cost.days:,} days",
+            band_text(cost.size_bytes, decimal_text),
+            "" if cost.price is None else band_text(cost.price, price_text),
+        ]
+        for cost in report.planning.costs
+    ]
+    price = report.planning.options.price_per_tb
+    note = "" if price is None else f"At {price:,g} per TB of disk (1,000 GB), all copies counted, without reserve."
+    return Table("Cost of growth", ["stored", "growth of", "disk space (80 %)", "price (80 %)"], rows, 1, note)
+
+
+def _fullest(report: CapacityReport) -> Table:
+    """Return a table of the largest shards, by allocated bytes or, if there are many, by file length."""
+    sizes = report.shard_sizes
+    by_files = not report.skew.shards
+    average = sum(shard.size_bytes for shard in sizes) / max(1, report.skew.shard_count)
+    rows = []
+    for shard in fullest(sizes):
+        size = bytes_text(shard.size_bytes)
+        if not by_files:
+            size = _bytes_estimate(_allocated(report, shard.cluster, shard.shard))
+        times = f"{shard.size_bytes / average:.2f}" if average else ""
+        rows.append([str(shard.shard), shard.cluster, size, times])
+    measure = "file" if by_files else "allocated"
+    note = f"{counted(report.skew.shard_count, 'shard')}, with {bytes_text(average)} each on average."
+    if by_files:
+        note += " File lengths as reported by the servers, because there are too many shards to sample one by one."
+    return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)
+
+
+def _allocated(report: CapacityReport, cluster: str, shard: int | None = None) -> Interval:
+    """Return the allocated bytes of a cluster, or of one of its shards."""
+    return added(
+        group.allocated_bytes
+        for group in report.measurement.groups
+        if group.cluster == cluster and shard in (None, group.shard)
+    )
+
+
+def history_table(report: CapacityReport) -> Table:
+    """Return measured growth by week, and the forecast for the same number of weeks."""
+    total = report.total
+    rows: list[list[str]] = []
+    if total is None:
+        return Table("By week", [], [])
+    for begin in range(0, len(total.history), 7):
+        days = total.history[begin : begin + 7]
+        size = Interval.of(sum(value for _, value in days))
+        if total.errors:
+            half = math.hypot(*total.errors[begin : begin + 7])
+            size = Interval(max(0.0, size.mid - half), size.mid, size.mid + half)
+        rows.append([days[0][0].isoformat(), str(len(days)), "measured", _bytes_estimate(size)])
+    if isinstance(total.forecast, Forecast):
+        sums = total.forecast.cumulative
+        for begin in range(0, min(len(sums), len(total.history)) // 7 * 7, 7):
+            band = total.forecast.between(begin, begin + 7)
+            day = total.forecast.first_day + datetime.timedelta(begin)
+            growth = f"{bytes_text(band.mid)} (80 %: {between_text(band.low_80, band.high_80, bytes_text)})"
+            rows.append([day.isoformat(), "7", "forecast", growth])
+    return Table("By week", ["week from", "days", "source", "growth of disk usage"], rows, 3)
+
+
+def _scenarios(report: CapacityReport) -> Table:
+    rows = []
+    for scenario in report.scenarios:
+        first = scenario.first
+        if first is None or first.days is None or first.first_day is None:
+            rows.append([scenario.name, "unknown", "", "", "", "", "", scenario.text])
+            continue
+        rows.append(
+            [
+                scenario.name,
+                days_text(first),
+                _range(first, 80),
+                _range(first, 95),
+                at_rate_text(first.at_rate),
+                _full_on(first),
+                first.disk if _finite(first) else "",
+                scenario.text,
+            ]
+        )
+    columns = ["scenario", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "description"]
+    note = "Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
+    beyond = [first for first in (scenario.first for scenario in report.scenarios) if first and first.days]
+    if any(first.days and math.isinf(first.days.high_95) for first in beyond):
+        note += f" {horizon_text(beyond[0])}"
+    return Table(WHAT_IF, columns, rows, note=note, last_text=True)
+
+
+def _forecasts(report: CapacityReport) -> Table:
+    rows = [_forecast_row(f"{growth.disk.name}: disk", growth) for growth in report.disks]
+    rows += [_forecast_row(f"{column.cluster}: {column.column_name}", column) for column in report.columns]
+    columns = [
+        "series",
+        "days measured",
+        "a day now",
+        "change in a year (80 %)",
+        "weekly pattern",
+        "back-test days",
+        "daily error",
+        "total error",
+        "inside bands",
+    ]
+    note = (
+        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: change in "
+        "the growth per day. "
+        "The back-test forecasts the last days of the history from the days before them. Inside bands: share of these "
+        "days inside the 80 % and 95 % bands, which should be close to those percentages."
+    )
+    return Table("Forecasts and their back-tests", columns, rows, 1, note)
+
+
+def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> list[str]:
+    forecast = growth.forecast
+    if isinstance(forecast, NoForecast):
+        return [name, str(forecast.days), per_day_text(growth.history), forecast.reason, *[""] * 5]
+    now = per_day_text(usual_days(growth.history, forecast.bursts))
+    change = forecast.growth_share_per_year
+    test = forecast.back_test
+    held = ["too short", "", "", ""]
+    if test is not None:
+        held = [
+            f"{test.held_days}",
+            f"{test.daily_error_share:.0%}",
+            f"{test.total_error_share:+.0%}",
+            f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
+        ]
+    week = "none" if forecast.weekdays is None else _week_text(forecast.weekdays)
+    year = TOO_WIDE
+    if not is_too_wide(1 + change.low_80, 1 + change.high_80):
+        year = f"{growth_text(change.mid)} ({growth_text(change.low_80)} to {growth_text(change.high_80)})"
+    return [name, str(forecast.history_days), now, year, week, *held]
+
+
+def _coming(report: CapacityReport) -> Table:
+    total = report.total
+    if total is None or not isinstance(total.forecast, Forecast):
+        return Table("Expected growth", [], [])
+    sums = total.forecast.cumulative
+    rows = []
+    for days in (*(mark for mark in _MARKS_DAYS if mark < len(sums)), len(sums)):
+        band = sums[days - 1]
+        rows.append(
+            [
+                f"{days:,}",
+                (total.forecast.first_day + datetime.timedelta(days - 1)).isoformat(),
+                bytes_text(band.mid),
+                between_text(band.low_80, band.high_80, bytes_text),
+                between_text(band.low_95, band.high_95, bytes_text),
+            ]
+        )
+    return Table("Expected growth of disk usage", ["days", "until the end of", "growth", "80 %", "95 %"], rows, 2)
+
+
+def _stored(report: CapacityReport) -> Table:
+
+    rows = [
+        [
+            group.column_name,
+            group.codec,
+            estimate_text(group.cells),
+            _bytes_estimate(group.body_bytes),
+            _bytes_estimate(group.allocated_bytes),
+            _bytes_estimate(group.json_bytes),
+        ]
+        for group in stored(report.measurement)
+    ]
+    return Table("Stored now", ["column", "codec", "cells", "body bytes", "allocated", "as JSON text"], rows, 2)
+
+
+def _codecs(report: CapacityReport) -> Table:
+    rows = [
+        [
+            trial.column_name,
+            trial.codec,
+            str(trial.sampled) + (f", {trial.left_cells} not re-encoded" if trial.left_cells else ""),
+            share_text(trial.body_share),
+            share_text(trial.allocated_share),
+            f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
+            ", ".join(
+                seconds_text(each * report.cells_per_day(trial.column_name))
+                for each in (trial.encode_s, trial.decode_s)
+            ),
+        ]
+        for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.allocated_share.mid))
+    ]
+    columns = [
+        "column",
+        "codec",
+        "cells tried",
+        "body bytes vs. now",
+        "allocated vs. now",
+        "encode, decode (µs a cell)",
+        "CPU a day (write, read)",
+    ]
+    return Table(
+        "Codecs tried on sampled cells",
+        columns,
+        rows,
+        2,
+        "CPU a day: to write the current number of new cells per day, and to read them once."
+        + ("" if report.choice is None else f" Over all columns, {report.choice.knee_text}."),
+    )
+
+
+def _engines(report: CapacityReport) -> Table:
+    rows = [
+        [
+            effect.column_name,
+            ENGINES[effect.engine].title,
+            effect.codec or "as stored",
+            str(effect.sampled),
+            f"{effect.now_per_body:.2f}",
+            estimate_text(effect.per_body, lambda size: f"{size:.2f}"),
+            share_text(effect.share),
+        ]
+        for effect in report.engines
+    ]
+    columns = ["column", "storage engine", "codec", "cells tried", "now", "in the engine", "vs. now"]
+    note = "Now, in the engine: bytes of a large table per current body byte, with 95 % intervals."
+    return Table("Storage engines tried on sampled cells", columns, rows, 3, note)
+
+
+def _clusters(report: CapacityReport) -> Table:
+    rows = []
+    places = {outlook.disk: place for place, outlook in enumerate(report.now.worst_first)}
+    order = {name: places[outlook.disk.name] for outlook in report.disks for name in outlook.disk.clusters}
+    for space in sorted(report.measurement.clusters, key=lambda space: order.get(space.cluster, len(order))):
+        known = space.problem is None
+        rows.append(
+            [
+                space.cluster,
+                f"{space.read_from} {space.node}" if known else f"not measured: {space.problem}",
+                str(space.copies),
+                str(space.shards),
+                size_text(space.file_bytes, "?"),
+                "?" if space.rebuilt_bytes is None else _bytes_estimate(space.rebuilt_bytes),
+                size_text(space.disk_bytes, "?"),
+                size_text(space.free_bytes, "?"),
+                {"server": "server", "flag": "--disk"}.get(space.disk_from or "", "?"),
+            ]
+        )
+    columns = ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "disk", "free", "disk size from"]
+    return Table("Clusters", columns, rows, 2)
+
+
+def _cluster_skew(report: CapacityReport) -> Table:
+    everything = added(group.allocated_bytes for group in report.measurement.groups)
+    rows = [
+        [
+            fill.cluster,
+            _bytes_estimate(_allocated(report, fill.cluster)),
+            _bytes_estimate(_scaled(fill.even_bytes, everything)),
+            f"{fill.now_bytes / fill.even_bytes:.2f}" if fill.even_bytes else "",
+            estimate_text(_scaled(fill.after_bytes, _allocated(report, fill.cluster)), bytes_text),
+        ]
+        for fill in report.skew.clusters
+    ]
+    note = (
+        "The fair share of a cluster is proportional to its disk."
+        if report.skew.by_disk
+        else "The fair share is the same for all clusters, because not all disks are known."
+    )
+    if report.skew.shard_ratio is not None:
+        note += f" The largest shard is {report.skew.shard_ratio:.2f} times the average."
+    return Table(
+        "Skew between clusters",
+        ["cluster", "allocated", "fair share", "times fair share", "after the moves"],
+        rows,
+        1,
+        note,
+    )
+
+
+def _scaled(size: float, estimate: Interval) -> Interval:
+    """Return ``size`` with the relative interval of ``estimate``."""
+    return estimate.times(size / estimate.mid) if estimate.mid else Interval.of(size)
+
+
+def _moves(report: CapacityReport) -> Table:
+    rows = [
+        [
+            str(move.shard),
+            move.from_cluster,
+            move.to_cluster,
+            _bytes_estimate(_allocated(report, move.from_cluster, move.shard)),
+        ]
+        for move in report.skew.moves[:_MOST_SHARD_ROWS]
+    ]
+    more = len(report.skew.moves) - len(rows)
+    note = (
+        f"This is a proposal; nothing has been moved. The moves would copy "
+        f"{bytes_text(report.skew.moved_bytes)}." + (f" --json has {more} more." if more > 0 else "")
+    )
+    return Table("Moves that would balance the clusters", ["shard", "from", "to", "allocated"], rows, 3, note)
+
+
+def _week_text(weekdays: Sequence[float]) -> str:
+    names = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    most, least = max(range(7), key=lambda day: weekdays[day]), min(range(7), key=lambda day: weekdays[day])
+    return f"{names[most]} {weekdays[most]:.0%}, {names[least]} {weekdays[least]:.0%}"
