@@ -354,12 +354,9 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
 @click.pass_context
 def report(
     ctx: click.Context,
+    /,
     url: str | None,
     scenario_file: Path | None,
-    codec: str | None,
-    engine: str | None,
-    most_cpu: float,
-    least_gain: float,
     disks: tuple[str, ...],
     fresh: bool,
     html_file: str | None,
@@ -370,8 +367,8 @@ def report(
     price_per_tb: float | None,
     fail_below_days: float | None,
     show_all: bool,
-    seed: int,
     as_json: bool,
+    **asked: Any,
 ) -> int:
     """Forecast when disks will be full, now and after re-encoding.
 
@@ -419,12 +416,9 @@ def report(
     file = ScenarioFile() if scenario_file is None else read_scenarios(scenario_file)
     given = dict(disk_of(disk) for disk in disks)
     options = Asked(
-        codec=codec,
-        engine=engine,
+        **asked,
         disks={**file.disks, **given},
         disk_names=file.disk_names,
-        least_gain=least_gain,
-        most_cpu=most_cpu,
         planning=PlanningOptions(
             thresholds=thresholds or file.thresholds or THRESHOLDS,
             lead_days=file.lead_days if lead_days is None else lead_days,
@@ -432,7 +426,6 @@ def report(
             fail_below_days=fail_below_days,
         ),
         what_ifs=file.what_ifs,
-        seed=seed,
     )
     listener = only(Step, lambda step: note(step.what))
     with ExitStack() as stack:

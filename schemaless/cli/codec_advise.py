@@ -56,14 +56,11 @@ def advise(
     url: str,
     columns: tuple[str, ...],
     shards_text: str | None,
-    most_cpu: float,
-    least_gain: float,
     per_day: float | None,
     disk: str | None,
-    engine: str | None,
-    seed: int | None,
     show_all: bool,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Recommend a codec for each column, with reasons. Read-only.
 
@@ -88,16 +85,7 @@ def advise(
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
-            advice = make_advice(
-                store,
-                columns=columns or None,
-                shards=shards,
-                engine=engine,
-                most_cpu=most_cpu,
-                least_gain=least_gain,
-                seed=seed,
-                listener=listener,
-            )
+            advice = make_advice(store, columns=columns or None, shards=shards, listener=listener, **asked)
         days = _days(store, advice, per_day, disk_bytes)
     if as_json:
         last = days and {"now": estimate_json(days[0]), "advised": estimate_json(days[1]), "basis": days[2]}
@@ -134,7 +122,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
             [
                 "->" if candidate is chosen else "knee" if candidate.name == choice.knee.name else "",
                 candidate.name,
-                share_text(candidate.trial.migrated_share or Interval.of(1.0)),
+                share_text(candidate.trial.migrated_share),
                 share_text(candidate.share),
                 f"{candidate.trial.encode_s * 1e6:,.0f}",
                 f"{candidate.trial.decode_s * 1e6:,.0f}",
@@ -284,7 +272,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "codec": candidate.codec.name,
         "level": candidate.codec.level,
         "dictionary_bytes": None if dictionary is None else len(dictionary.content),
-        "body_share": estimate_json(candidate.trial.migrated_share or Interval.of(1.0), digits=5),
+        "body_share": estimate_json(candidate.trial.migrated_share, digits=5),
         "share": estimate_json(candidate.share, digits=5),
         **facts(candidate, "body_bytes", "allocated_bytes"),
         **facts(candidate.trial, "encode_s", "decode_s"),

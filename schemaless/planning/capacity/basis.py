@@ -96,34 +96,6 @@ class ColumnForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class CodecEffect:
-    """Effect of a codec on a column, from a trial on sampled cells.
-
-    Attributes:
-        column_name: Name of the column.
-        codec: Name of the codec.
-        sampled: Number of cells tried.
-        left_cells: Number of tried cells that cannot be stored in the codec.
-        body_share: Body bytes in the codec relative to now.
-        allocated_share: Allocated bytes of cells written in the codec, relative to now.
-        migrated_share: Allocated bytes after a migration, which skips bodies that already count as encoded with the
-            codec, relative to now.
-        encode_s: CPU seconds to encode one cell, on the machine that tried it.
-        decode_s: CPU seconds to decode one cell.
-    """
-
-    column_name: str
-    codec: str
-    sampled: int
-    left_cells: int
-    body_share: Interval
-    allocated_share: Interval
-    migrated_share: Interval
-    encode_s: float
-    decode_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class EngineEffect:
     """Effect of a storage engine on a column, from a trial on sampled cells; no server with the engine is needed.
 
@@ -161,7 +133,7 @@ class Basis:
         weights: Bytes of a large file per body byte, by cluster and column.
         series: Daily growth by cluster and column.
         disks: Forecast of each disk, in bytes of disk space.
-        trials: Effects of codecs by column, without columns of which too few cells were sampled.
+        trials: Codec trials by column, without columns of which too few cells were sampled.
         engines: Effects of other storage engines by column and codec.
         files: Length of a cluster's files after a migration and a rebuild, by engine (None for the present one),
             cluster, and codec (None for bodies as they are stored now).
@@ -174,7 +146,7 @@ class Basis:
     weights: Mapping[tuple[str, str], float]
     series: tuple[Series, ...]
     disks: tuple[DiskForecast, ...]
-    trials: tuple[CodecEffect, ...]
+    trials: tuple[CodecTrial, ...]
     engines: tuple[EngineEffect, ...]
     files: Mapping[tuple[str | None, str, str | None], Interval]
 
@@ -202,7 +174,7 @@ class Basis:
             weights=weights,
             series=tuple(daily(measurements)),
             disks=(),
-            trials=tuple(codec_effects(trials.columns)),
+            trials=tuple(usable(trials.columns)),
             engines=tuple(effect for engine in trials.engines for effect in _engine_effects(engine, newest, weights)),
             files={
                 (engine, *key): size
@@ -252,7 +224,7 @@ class Basis:
         if engine is None:
             return best_codec(self.trials, self.measurement, least_gain=least_gain, most_cpu=most_cpu)
         tried = self.measurement.trials.engines[engine]
-        effects = codec_effects(tried.columns)
+        effects = usable(tried.columns)
         return best_codec(effects, self.measurement, tried.disk_per_body, least_gain=least_gain, most_cpu=most_cpu)
 
     def forecast_disk(self, disk: Disk) -> DiskForecast:
@@ -339,27 +311,13 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, Interva
     return weights
 
 
-def codec_effects(trials: Sequence[CodecTrial]) -> list[CodecEffect]:
-    """Return the effects of codecs; columns whose sampled cells are all empty, or too few, are left out."""
-    return [
-        CodecEffect(
-            trial.column_name,
-            trial.codec,
-            trial.sampled,
-            trial.left_cells,
-            trial.share,
-            trial.pages_share,
-            trial.migrated_pages_share,
-            trial.encode_s,
-            trial.decode_s,
-        )
-        for trial in trials
-        if trial.share and trial.pages_share and trial.migrated_pages_share and trial.sampled and trial.carried
-    ]
+def usable(trials: Sequence[CodecTrial]) -> list[CodecTrial]:
+    """Return the codec trials without those of columns of which too few cells were sampled."""
+    return [trial for trial in trials if trial.carried]
 
 
 def best_codec(
-    effects: Sequence[CodecEffect],
+    trials: Sequence[CodecTrial],
     measurement: Measurement,
     disk_per_body: Mapping[str, Interval] | None = None,
     *,
@@ -380,17 +338,17 @@ def best_codec(
     cells, bodies, pages = sums("cells"), sums("body_bytes"), sums("allocated_bytes")
     if disk_per_body is not None:
         pages = {name: size * disk_per_body[name].mid for name, size in bodies.items() if name in disk_per_body}
-    by_codec: dict[str, list[CodecEffect]] = {}
-    for effect in effects:
-        if effect.column_name in cells and effect.codec != LEGACY.name:
-            by_codec.setdefault(effect.codec, []).append(effect)
+    by_codec: dict[str, list[CodecTrial]] = {}
+    for trial in trials:
+        if trial.column_name in cells and trial.codec != LEGACY.name:
+            by_codec.setdefault(trial.codec, []).append(trial)
     options = [
         Option(
             codec,
-            mean({effect.column_name: effect.migrated_share for effect in of_codec}, pages),
-            mean({effect.column_name: effect.body_share for effect in of_codec}, bodies).mid,
-            sum((effect.encode_s + effect.decode_s) * cells[effect.column_name] for effect in of_codec),
-            sum(effect.left_cells for effect in of_codec),
+            mean({trial.column_name: trial.migrated_pages_share for trial in of_codec}, pages),
+            mean({trial.column_name: trial.share for trial in of_codec}, bodies).mid,
+            sum((trial.encode_s + trial.decode_s) * cells[trial.column_name] for trial in of_codec),
+            sum(trial.left_cells for trial in of_codec),
         )
         for codec, of_codec in by_codec.items()
     ]
@@ -416,7 +374,6 @@ def _engine_effects(
         found += [
             EngineEffect(column, engine, trial.codec, trial.sampled, now, per_body * trial.migrated_pages_share)
             for trial in trials
-            if trial.migrated_pages_share is not None
         ]
     return found
 

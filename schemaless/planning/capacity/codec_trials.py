@@ -16,7 +16,7 @@ from schemaless.base.numbers import Interval
 from schemaless.codec.registry import NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
-from schemaless.planning.capacity.basis import best_codec, codec_effects
+from schemaless.planning.capacity.basis import best_codec, usable
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrial, CodecTrials, Measurement, Unit
 from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.planning.capacity.sql import select_superseded
@@ -70,7 +70,7 @@ def with_trials(
         cells = _cells(store, measurement, seed, engines)
         if cells is not None:
             trials = replace(try_all(cells, listener), superseded=_superseded(store, cells))
-            choice = best_codec(codec_effects(trials.columns), measurement)
+            choice = best_codec(usable(trials.columns), measurement)
             if codec is None and choice is not None and choice.chosen is not None:
                 codec = choice.chosen.name
             if codec is not None and is_small(measurement) and not cells.in_blocks:
@@ -102,7 +102,7 @@ def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrial
             columns.append(_codec_trial(trial))
             lengths = [length for window in trial.migrated_bytes for length in window]
             per_body = as_stored.disk_per_body.get(column)
-            if per_body is not None and trial.migrated_pages_share is not None:
+            if per_body is not None:
                 per_body *= trial.migrated_pages_share
             unit = _unit(cells, column, lengths, now[column], trial.migrated_share, per_body)
             if unit is not None and trial.carried:

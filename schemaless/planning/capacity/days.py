@@ -100,17 +100,14 @@ def intake_by_day(
         )
     if all(part.sample.exact for part in samples):
         return IntakeByDay(_by_created_at(cluster, samples, now.date(), "count"), notes)
-    points: defaultdict[int, list[Probe]] = defaultdict(list)
-    for part in samples:
-        for shard, added_id, at in part.moments:
-            points[shard].append(Probe(added_id, added_id, at))
-    share = _inverted_share(points.values())
+    points = [probes for part in samples for probes in part.probes.values()]
+    share = _inverted_share(points)
     if share <= inverted_share:
         search = _Search(store, samples, random.Random(~seed), now, most_shards)  # noqa: S311 - nothing secret
         ends = search.ends()
         # Only the first probes, which are evenly spaced: later ones concentrate where the order is wrong.
         even = [probes[: len(search.days)] for probes in search.probes.values()]
-        share = _inverted_share([*points.values(), *even])
+        share = _inverted_share([*points, *even])
         if share <= inverted_share:
             if share:
                 notes.append(
@@ -119,9 +116,8 @@ def intake_by_day(
                 )
             return IntakeByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
-        f"{cluster}: created_at does not follow added_id ({share:.1%} of the probed cells are out of order "
-        f"because of an "
-        "import or a clock jump), so daily growth is estimated from the sample, with wide intervals"
+        f"{cluster}: created_at does not follow added_id ({share:.1%} of the probed cells are out of order because of "
+        "an import or a clock jump), so daily growth is estimated from the sample, with wide intervals"
     )
     return IntakeByDay(_by_created_at(cluster, samples, now.date(), "sample"), notes)
 

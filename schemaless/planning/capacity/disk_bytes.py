@@ -55,7 +55,7 @@ def disk_parts(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
     total = disk_bytes(body_bytes, column_name=column_name, layout=layout)
     length = math.ceil(body_bytes)
     content = _packed(length, column_name, layout)
-    pages = (content.leaf_pages + content.overflow_pages + content.key_pages) * PAGE_BYTES / _ROWS
+    pages = (content.row_pages + content.key_pages) * PAGE_BYTES / _ROWS
     record, overflow_pages = placed(column_name, length, layout)
     row = record if overflow_pages else record - length
     key = entry_bytes(column_name)

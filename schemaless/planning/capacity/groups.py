@@ -12,13 +12,14 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from schemaless.base.numbers import Interval, student_t
 from schemaless.codec.envelope import HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
+from schemaless.planning.capacity.day_ends import Probe
 from schemaless.planning.capacity.measurement import UNREADABLE, Group
 from schemaless.planning.capacity.sql import select_bodies, select_figures
 from schemaless.planning.sampling.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
@@ -62,14 +63,6 @@ class Part:
     read_from: ReadFrom
 
 
-class Moment(NamedTuple):
-    """Position and created_at (seconds since 1970) of a sampled cell."""
-
-    shard: int
-    added_id: int
-    at: float
-
-
 @dataclass(slots=True)
 class PartSample:
     """The sample of a part.
@@ -81,7 +74,7 @@ class PartSample:
             and ``("day bytes", ...)``, the cells of a day and their bytes; ``("future",)`` and ``("damaged",)``, the
             numbers of such cells; ``("timed",)``, the number of cells that are not from the future, and ``("at",)``,
             the sum of their times.
-        moments: One for each row read.
+        probes: One for each row read, by shard.
         rows_read: Number of rows fetched from the server.
         pages_read: Number of pages of the table that were read, according to the page model.
         json_halves: For an exact sample, half the width of the interval of the JSON text bytes, by column and codec.
@@ -90,7 +83,7 @@ class PartSample:
 
     part: Part
     sample: Sample
-    moments: list[Moment]
+    probes: dict[int, list[Probe]]
     rows_read: int
     pages_read: float
     json_halves: dict[tuple[str, str], float]
@@ -142,7 +135,7 @@ def sample_part(store: Datastore, part: Part, bounds: Bounds, seed: int, now: da
     windows = sample(shards, list(part.shards), reader.read, seed=seed, bounds=bounds, read_from=part.read_from)
     windows, halves, undecoded = _with_json(windows)
     pages = sum(figures.pages for figures in windows.figures)
-    return PartSample(part, windows, reader.moments, reader.rows_read, pages, halves, undecoded)
+    return PartSample(part, windows, reader.probes, reader.rows_read, pages, halves, undecoded)
 
 
 @dataclass(slots=True)
@@ -152,7 +145,7 @@ class _Reader:
     random: random.Random
     now: datetime
     rows_read: int = 0
-    moments: list[Moment] = field(default_factory=list)
+    probes: defaultdict[int, list[Probe]] = field(default_factory=lambda: defaultdict(list))
 
     def read(self, window: Window) -> WindowFigures:
         shards, layout = internals_of(self.store).shards, self.part.layout
@@ -174,7 +167,7 @@ class _Reader:
             values["squares", column] += length**2
             values["pages", *name] += (overflow_pages * PAGE_BYTES + entry_bytes(column)) / PAGE_BYTES
             at = datetime.fromisoformat(created_at).timestamp()
-            self.moments.append(Moment(window.shard, added_id, at))
+            self.probes[window.shard].append(Probe(added_id, added_id, at))
             if at > latest:
                 values["future",] += 1
             else:

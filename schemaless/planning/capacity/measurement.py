@@ -26,7 +26,7 @@ Method = Literal["count", "search", "sample"]
 if created_at does not follow added_id, from the created_at of the sampled cells."""
 
 # Stored with each measurement; increment when older measurements can no longer be read unchanged.
-JSON_FORMAT: Final = 1
+JSON_FORMAT: Final = 2
 
 _SEPARATOR: Final = "/"
 """Separates the name of a datastore from that of its cluster or column, if there are several; no name contains it."""
@@ -134,10 +134,10 @@ class CodecTrial:
         codec: Name of the codec.
         sampled: Number of cells tried.
         left_cells: Number of tried cells that cannot be stored in the codec.
-        share: Body bytes in the codec relative to now; None without bodies.
-        pages_share: Allocated bytes of cells written in the codec, relative to now; None without pages.
+        share: Body bytes in the codec relative to now.
+        pages_share: Allocated bytes of cells written in the codec, relative to now.
         migrated_pages_share: Allocated bytes after a migration, which skips bodies that already count as encoded with
-            the codec, relative to now; None without pages.
+            the codec, relative to now.
         encode_s: CPU seconds to encode one cell, on the machine that measured.
         decode_s: CPU seconds to decode one cell.
         carried: False if too few cells were sampled for meaningful figures.
@@ -147,9 +147,9 @@ class CodecTrial:
     codec: str
     sampled: int
     left_cells: int
-    share: Interval | None
-    pages_share: Interval | None
-    migrated_pages_share: Interval | None
+    share: Interval
+    pages_share: Interval
+    migrated_pages_share: Interval
     encode_s: float
     decode_s: float
     carried: bool = True

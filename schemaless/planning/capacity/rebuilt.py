@@ -115,8 +115,8 @@ def predicted_files(
                 contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
             else:
                 contents[column] = unit.content.times(kept.cells)
-        content = _sum(list(contents.values()))
-        pages = {column: _pages(part) for column, part in contents.items()}
+        content = sum(contents.values(), Content())
+        pages = {column: part.row_pages for column, part in contents.items()}
         weight = sum(pages.values()) or 1.0
         tried = {column: unit for column, unit in units.items() if column in shard.columns}
         common = sum(unit.error * pages[column] for column, unit in tried.items()) / weight
@@ -232,16 +232,3 @@ def _packed(column: str, lengths: Sequence[int], layout: Layout) -> Content:
         for length in lengths:
             packer.add(column, length)
     return packer.content()
-
-
-def _pages(content: Content) -> float:
-    return content.leaf_pages + content.overflow_pages
-
-
-def _sum(contents: Sequence[Content]) -> Content:
-    return Content(
-        sum(content.rows for content in contents),
-        sum(content.leaf_pages for content in contents),
-        sum(content.overflow_pages for content in contents),
-        sum(content.key_pages for content in contents),
-    )

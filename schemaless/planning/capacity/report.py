@@ -199,7 +199,9 @@ def bars(report: CapacityReport) -> list[Bar]:
         if scenario.codec is None or scenario.name != scenario.codec:
             continue
         ratios = {
-            trial.column_name: trial.migrated_share.mid for trial in report.trials if trial.codec == scenario.codec
+            trial.column_name: trial.migrated_pages_share.mid
+            for trial in report.trials
+            if trial.codec == scenario.codec
         }
         # Scale the fitted sizes of the first bar, so that an unchanged column is drawn at the same length in both.
         sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}

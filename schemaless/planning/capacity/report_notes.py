@@ -256,10 +256,9 @@ _FORECAST: Final = (
 )
 _BACK_TEST: Final = (
     "The same forecast, made without the last quarter of the history and compared with it. Correct bands contain about "
-    "80 (95) of 100 days. The back-test fails if so few days are in the 80 % band that this happens by "
-    "chance in at most 1 "
-    "of 100 cases, if the total is outside its 95 % band, or if it is outside its 80 % band and off by more than a "
-    "quarter."
+    "80 (95) of 100 days. The back-test fails if so few days are in the 80 % band that this happens by chance in at "
+    "most 1 of 100 cases, if the total is outside its 95 % band, or if it is outside its 80 % band and off by more "
+    "than a quarter."
 )
 _RATE: Final = (
     "Assumes that every day is like the average of the last four whole weeks, or of the whole weeks since the last "

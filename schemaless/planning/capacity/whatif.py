@@ -205,7 +205,7 @@ def _share(basis: Basis, cluster: str, column: str, engine: str | None, codec: s
         there = [each.per_body for each in basis.engines if (each.engine, each.codec, each.column_name) == wanted]
         weight = basis.weights.get((cluster, column))
         return there[0].times(1 / weight) if there and weight else Interval.of(1.0)
-    tried = [each.allocated_share for each in basis.trials if (each.codec, each.column_name) == (codec, column)]
+    tried = [each.pages_share for each in basis.trials if (each.codec, each.column_name) == (codec, column)]
     return tried[0] if tried else Interval.of(1.0)
 
 

@@ -286,7 +286,7 @@ def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated
     level = "" if codec.level is None else f" level {codec.level}"
     if codec.dictionary is not None:
         level += f", trained dictionary of {len(codec.dictionary.content):,} bytes"
-    bodies, pages = trial.migrated_share or Interval.of(1.0), trial.migrated_pages_share or Interval.of(1.0)
+    bodies, pages = trial.migrated_share, trial.migrated_pages_share
     return Candidate(
         name=f"{codec.name}{level}",
         share=pages,

@@ -120,7 +120,7 @@ class CellSample:
             for length in window:
                 packer.add(column_name, length)
             content = packer.content()
-            sizes.append(PAGE_BYTES * (content.leaf_pages + content.overflow_pages + content.key_pages))
+            sizes.append(PAGE_BYTES * (content.row_pages + content.key_pages))
         return sizes
 
 
@@ -137,11 +137,10 @@ class ColumnTrial:
         codec: the codec.
         sampled: number of cells that the codec was tried on.
         left: number of sampled cells that this codec cannot encode, by reason; their present size is counted.
-        share: body bytes if all cells had been written with this codec, relative to now; None without bodies.
-        pages_share: the same for the pages that the column would fill, with the relative precision of ``share``; None
-            without pages.
+        share: body bytes if all cells had been written with this codec, relative to now.
+        pages_share: the same for the pages that the column would fill, with the relative precision of ``share``.
         migrated_share: body bytes after a migration, which skips cells that already count as being in the codec,
-            relative to now; None without bodies.
+            relative to now.
         migrated_pages_share: the same for pages.
         migrated_bytes: body lengths after a migration, by window.
         encode_s: processor time for encoding one cell on this machine, in seconds.
@@ -153,10 +152,10 @@ class ColumnTrial:
     codec: Codec
     sampled: int
     left: Counter[str]
-    share: Interval | None
-    pages_share: Interval | None
-    migrated_share: Interval | None
-    migrated_pages_share: Interval | None
+    share: Interval
+    pages_share: Interval
+    migrated_share: Interval
+    migrated_pages_share: Interval
     migrated_bytes: list[list[int]]
     encode_s: float
     decode_s: float
@@ -249,12 +248,11 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     new, migrated = _windows(members, lengths), _windows(members, tried.migrated_bytes)
     before, now = _sums(members), cells.taken.estimate(cells.space(column_name, members)).mid
 
-    def shares(lengths: list[list[int]], space: list[float]) -> tuple[Interval | None, Interval | None]:
+    def shares(lengths: list[list[int]], space: list[float]) -> tuple[Interval, Interval]:
         share = cells.taken.ratio_of([float(sum(window)) for window in lengths], before)
-        if share is None or not now:
-            return share, None
-        pages = cells.taken.estimate(space).mid / now
-        return share, share.times(pages / share.mid) if share.mid else Interval.of(pages)
+        if share is None or not share.mid:  # No cells; no body is empty.
+            return Interval.of(1.0), Interval.of(1.0)
+        return share, share.times(cells.taken.estimate(space).mid / now / share.mid)
 
     if cells.in_blocks:
         cell_of = zip((cell for window in members for cell in window), tried.bodies, strict=True)
@@ -276,7 +274,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         migrated_bytes=migrated,
         encode_s=tried.encode_s / max(1, tried.encoded),
         decode_s=tried.decode_s / max(1, tried.encoded),
-        carried=cells.carries(column_name),
+        carried=bool(bodies) and cells.carries(column_name),
     )
 
 

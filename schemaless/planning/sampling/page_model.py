@@ -112,6 +112,19 @@ class Content:
     overflow_pages: float = 0.0
     key_pages: float = 0.0
 
+    @property
+    def row_pages(self) -> float:
+        """Pages that hold rows: leaf and overflow pages."""
+        return self.leaf_pages + self.overflow_pages
+
+    def __add__(self, other: Content) -> Content:
+        return Content(
+            self.rows + other.rows,
+            self.leaf_pages + other.leaf_pages,
+            self.overflow_pages + other.overflow_pages,
+            self.key_pages + other.key_pages,
+        )
+
     def times(self, factor: float) -> Content:
         """Return the content of ``factor`` times as many rows."""
         return Content(*(factor * value for value in (self.rows, self.leaf_pages, self.overflow_pages, self.key_pages)))

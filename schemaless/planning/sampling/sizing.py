@@ -137,7 +137,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
         for bound in ("low", "mid", "high")
     )
     own = _spread_between_shards(taken, name, mid.rows) if shards > 1 else 0.0
-    common = (_pages(high) - _pages(low)) / (2 * _95 * _pages(mid)) if _pages(mid) else 0.0
+    common = (high.row_pages - low.row_pages) / (2 * _95 * mid.row_pages) if mid.row_pages else 0.0
     middle = shards * expected_file_bytes(mid, layout, math.hypot(common, own))[0]
     ends = [shards * expected_file_bytes(content, layout, own)[0] for content in (low, high)]
     return Interval(min(ends[0], middle), middle, max(ends[1], middle))
@@ -171,7 +171,7 @@ def model_error(content: Content, layout: Layout) -> float:
     """Return the relative standard error of the page model or, on MyRocks, of compressed blocks."""
     if layout.row_share is not None:
         return MODEL_ERROR
-    return math.hypot(PAGE_MODEL_ERROR, _MODEL_PAGES / max(1.0, _pages(content)))
+    return math.hypot(PAGE_MODEL_ERROR, _MODEL_PAGES / max(1.0, content.row_pages))
 
 
 def _spread_between_shards(taken: Sample, name: Key, rows: float) -> float:
@@ -192,7 +192,3 @@ def _spread_between_shards(taken: Sample, name: Key, rows: float) -> float:
 
 def _pages_of(figures: WindowFigures, name: Key) -> float:
     return figures.values.get(("leaf_pages", *name), 0.0) + figures.values.get(("overflow_pages", *name), 0.0)
-
-
-def _pages(content: Content) -> float:
-    return content.leaf_pages + content.overflow_pages

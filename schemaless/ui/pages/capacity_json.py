@@ -69,7 +69,10 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             {
                 **_facts(trial, "column_name", "codec"),
                 "sampled_cells": trial.sampled,
-                **_facts(trial, "left_cells", "body_share", "allocated_share", "migrated_share", digits=5),
+                "left_cells": trial.left_cells,
+                "body_share": _plain(trial.share, 5),
+                "allocated_share": _plain(trial.pages_share, 5),
+                "migrated_share": _plain(trial.migrated_pages_share, 5),
                 "cells_per_day": round(report.cells_per_day(trial.column_name), 3),
                 "encode_cpu_s_per_day": trial.encode_s * report.cells_per_day(trial.column_name),
                 "decode_cpu_s_per_day": trial.decode_s * report.cells_per_day(trial.column_name),

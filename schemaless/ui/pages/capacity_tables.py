@@ -188,10 +188,9 @@ def _budget(report: CapacityReport) -> Table:
     columns = [_budget_column(each) for each in compared]
     rows = [[name, *(column[place] for column in columns)] for place, name in enumerate(names)]
     note = (
-        "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the "
-        "space that additional copies "
-        "take at once. Months add up to the total. The free space of today's disks and space that re-encoding frees "
-        "are not deducted."
+        "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the space "
+        "that additional copies take at once. Months add up to the total. The free space of today's disks and space "
+        "that re-encoding frees are not deducted."
     )
     return Table(BUDGET, ["month", *(each.change.name for each in compared)], rows, 1, note)
 
@@ -257,9 +256,8 @@ def _levels(report: CapacityReport) -> Table:
                     rows.append([*row, _order_by(level)] if orders else row)
     columns = ["disk", "stored", "level", "on", "80 %", "days", "constant rate"]
     note = (
-        "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. "
-        "80 %: interval "
-        "of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
+        "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. 80 %: "
+        "interval of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
     )
     if orders:
         columns.append("order by")
@@ -381,10 +379,9 @@ def _forecasts(report: CapacityReport) -> Table:
         "inside bands",
     ]
     note = (
-        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: change in "
-        "the growth per day. "
-        "The back-test forecasts the last days of the history from the days before them. Inside bands: share of these "
-        "days inside the 80 % and 95 % bands, which should be close to those percentages."
+        "Series: growth of disk usage, and of the body bytes of each column. Change in a year: change in the growth "
+        "per day. The back-test forecasts the last days of the history from the days before them. Inside bands: share "
+        "of these days inside the 80 % and 95 % bands, which should be close to those percentages."
     )
     return Table("Forecasts and their back-tests", columns, rows, 1, note)
 
@@ -453,15 +450,15 @@ def _codecs(report: CapacityReport) -> Table:
             trial.column_name,
             trial.codec,
             str(trial.sampled) + (f", {trial.left_cells} not re-encoded" if trial.left_cells else ""),
-            share_text(trial.body_share),
-            share_text(trial.allocated_share),
+            share_text(trial.share),
+            share_text(trial.pages_share),
             f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
             ", ".join(
                 seconds_text(each * report.cells_per_day(trial.column_name))
                 for each in (trial.encode_s, trial.decode_s)
             ),
         ]
-        for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.allocated_share.mid))
+        for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.pages_share.mid))
     ]
     columns = [
         "column",

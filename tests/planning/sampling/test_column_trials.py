@@ -45,11 +45,9 @@ def test_trial_of_all_cells_is_exact(
         assert cells.taken.exact
         assert found.sampled == 120
         assert bodies.mid == pytest.approx(now_bytes) < pages.mid
-        assert found.share is not None
         assert found.share.mid == pytest.approx(new_bytes / now_bytes)
         assert found.migrated_share == found.share
         assert sum(map(sum, found.migrated_bytes)) == new_bytes
-        assert found.pages_share is not None
         assert new_bytes / pages.mid < found.pages_share.mid < 1
         assert not found.left
 
@@ -65,7 +63,6 @@ def test_some_columns_and_a_part_of_the_cells(
     assert 16 < found.sampled < 120
     new_bytes = sum(len(encode_body(document)) for document in documents["LONG"])
     bodies, pages = cells.size("LONG")
-    assert found.share is not None
     assert found.share.low < found.share.mid < found.share.high
     assert bodies.mid * found.share.mid == pytest.approx(new_bytes, rel=0.5)
     assert pages.mid >= PAGE_BYTES
