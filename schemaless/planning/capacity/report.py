@@ -14,7 +14,7 @@ from schemaless.base.numbers import Interval, added
 from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
 from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.planning import Comparison, Planning
-from schemaless.planning.capacity.skew import ShardSize, Skew
+from schemaless.planning.capacity.skew import ShardSize, Skew, file_sizes
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.planning.sampling.recommendation import Choice, Option
 
@@ -74,11 +74,7 @@ class CapacityReport(Basis):
     @property
     def shard_sizes(self) -> tuple[ShardSize, ...]:
         """Sizes of the shards: allocated bytes if they were measured one by one, else the lengths of their files."""
-        return self.skew.shards or tuple(
-            ShardSize(shard, space.cluster, size)
-            for space in self.measurement.clusters
-            for shard, size in space.shard_files
-        )
+        return self.skew.shards or tuple(file_sizes(self.measurement))
 
 
 class CodecTotal(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Final
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.sampling.table_sizes import shard_table_sizes
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 
@@ -176,6 +175,13 @@ def skew_of(measurement: Measurement) -> Skew:
     )
 
 
+def file_sizes(measurement: Measurement) -> list[ShardSize]:
+    """Return the file length of each shard."""
+    return [
+        ShardSize(shard, space.cluster, size) for space in measurement.clusters for shard, size in space.shard_files
+    ]
+
+
 def _by_datastore(measurement: Measurement) -> list[Measurement]:
     """Split a measurement by datastore, because shards cannot move between datastores."""
     return [
@@ -230,8 +236,7 @@ def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
     uneven = skew_of(measurement)
     if not uneven.shards:
         # With many shards, a measurement covers whole clusters; per shard only file sizes are available.
-        sizes = {shard: size.file_bytes for shard, size in shard_table_sizes(store, range(store.shard_count)).items()}
-        shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
+        shards = file_sizes(measurement)
         clusters = {name: float(sum(size.size_bytes for size in shards if size.cluster == name)) for name in measured}
         disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in spaces}
         uneven = skew(shards, clusters, disks, shard_count=store.shard_count)

@@ -31,19 +31,15 @@ def select_lengths(database: str, after: int, up_to: int) -> bytes:
     )
 
 
-def select_data_lengths(databases: Iterable[str]) -> bytes:
-    """Select the data length of each shard's ``cell`` table from InnoDB's statistics, in bytes."""
-    return _of_tables(b"DATA_LENGTH", databases)
+def select_table_lengths(databases: Iterable[str], *, indexes: bool = False, free: bool = False) -> bytes:
+    """Select the data length of each shard's ``cell`` table from InnoDB's statistics, in bytes.
 
-
-def select_table_lengths(databases: Iterable[str]) -> bytes:
-    """Select the size on disk of each shard's ``cell`` table from InnoDB's statistics, in bytes."""
-    return _of_tables(b"DATA_LENGTH+INDEX_LENGTH+DATA_FREE", databases)
-
-
-def select_page_lengths(databases: Iterable[str]) -> bytes:
-    """Select the size of the pages that each shard's ``cell`` table uses, in bytes, from InnoDB's statistics."""
-    return _of_tables(b"DATA_LENGTH+INDEX_LENGTH", databases)
+    Args:
+        databases: names of the databases.
+        indexes: add the length of cell_key.
+        free: add the free space in the file.
+    """
+    return _of_tables(b"DATA_LENGTH" + b"+INDEX_LENGTH" * indexes + b"+DATA_FREE" * free, databases)
 
 
 def analyze_cells(databases: Iterable[str]) -> bytes:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.planning.sampling.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
@@ -19,9 +19,7 @@ from schemaless.planning.sampling.sql import (
     SELECT_PAGE_LAYOUT,
     SELECT_REBUILD_LOG_BYTES,
     analyze_cells,
-    select_data_lengths,
     select_other_tablespaces,
-    select_page_lengths,
     select_table_lengths,
     select_tablespaces,
 )
@@ -126,7 +124,7 @@ def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
     try:
         return cell_table_sizes(pool, databases)
     except AccessDenied:
-        return _by_database(pool, databases, _table_lengths)
+        return _by_database(pool, databases, functools.partial(_lengths, indexes=True, free=True))
 
 
 def shard_table_sizes(store: Datastore, shards: Iterable[int]) -> dict[int, TableSize]:
@@ -145,11 +143,11 @@ def used_page_bytes(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
     This omits the space that a file keeps free for the next pages. Bodies stored outside their row are included.
     """
 
-    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
         connection.rows(analyze_cells(databases))
-        return {name: int(length or 0) for name, length in _statistics(connection, select_page_lengths(databases))}
+        return _lengths(connection, databases, indexes=True)
 
-    return _by_database(pool, databases, ask)
+    return {name: size.file_bytes for name, size in _by_database(pool, databases, ask).items()}
 
 
 def obsolete_bytes(pool: NodePool, databases: Sequence[str]) -> int:
@@ -162,30 +160,13 @@ def obsolete_bytes(pool: NodePool, databases: Sequence[str]) -> int:
     return sum(_in_parts(pool, databases, ask))
 
 
-def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
-    """Return the data length of each ``cell`` table from the server's statistics, in bytes."""
-
-    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
-        if names := in_myrocks(connection, databases):
-            known = {name: size.stored_bytes for name, size in lsm_sizes(connection, names).items()}
-            return known | ask_innodb(connection, [name for name in databases if name not in known])
-        return ask_innodb(connection, databases)
-
-    def ask_innodb(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
-        if not databases:
-            return {}
-        return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
-
-    return _by_database(pool, databases, ask)
-
-
 def table_weights(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
     """Return the estimated data length of each shard's ``cell`` table in bytes, at least 1, for weighting progress."""
     internals = internals_of(store)
     weights: dict[int, int] = {}
     for node, names in internals.databases_by_node(shards).items():
-        lengths = data_lengths(internals.shards.pool_for(node), list(names))
-        weights |= {shard: max(1, lengths.get(name, 1)) for name, shard in names.items()}
+        sizes = _by_database(internals.shards.pool_for(node), list(names), _lengths)
+        weights |= {shard: max(1, sizes[name].file_bytes) if name in sizes else 1 for name, shard in names.items()}
     return weights
 
 
@@ -204,9 +185,12 @@ def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, 
     return sizes | _in_myrocks(connection, [name for name in databases if name not in sizes])
 
 
-def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
-    rows = _statistics(connection, select_table_lengths(databases))
-    sizes = {name: TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+def _lengths(connection: Connection, databases: Sequence[str], **parts: bool) -> dict[str, TableSize]:
+    """Return sizes from the server's statistics; MySQL caches these for up to a day unless asked not to."""
+    if not connection.is_mariadb:
+        connection.ensure(FRESH_STATISTICS)
+    rows = connection.rows(select_table_lengths(databases, **parts))
+    sizes = {str(name): TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
     return sizes | _in_myrocks(connection, databases)
 
 
@@ -217,13 +201,6 @@ def _in_myrocks(connection: Connection, databases: Sequence[str]) -> dict[str, T
         return {}
     sizes = lsm_sizes(connection, names).items()
     return {name: TableSize(size.stored_bytes, size.stored_bytes) for name, size in sizes}
-
-
-def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
-    """Return current figures by database, not those that MySQL caches for up to a day."""
-    if not connection.is_mariadb:
-        connection.ensure(FRESH_STATISTICS)
-    return [(str(name), figure) for name, figure in connection.rows(sql)]
 
 
 def layout_of(pool: NodePool, engine: str = INNODB.name) -> Layout:

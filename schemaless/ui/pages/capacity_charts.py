@@ -339,9 +339,9 @@ def _ending(days: Band | None, horizon: int | None) -> list[float]:
 
 
 def _skew(report: CapacityReport) -> Chart | None:
-    """Chart shard sizes, as a histogram if there are many, or cluster sizes if shards were not measured."""
+    """Chart shard sizes, as a histogram if there are many."""
     skew, sizes = report.skew, report.shard_sizes
-    if not any(fill.now_bytes for fill in skew.clusters):
+    if not sizes or not any(fill.now_bytes for fill in skew.clusters):
         return None
     names = [fill.cluster for fill in skew.clusters]
     colours = {name: SERIES[place % len(SERIES)] for place, name in enumerate(names)}
@@ -360,7 +360,7 @@ def _skew(report: CapacityReport) -> Chart | None:
             axes.yaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(nbins=6, integer=True))
             mean = sum(shard.size_bytes for shard in sizes) / len(sizes)
             axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
-        elif sizes:
+        else:
             # Numbers of shards repeat between datastores, whose shards then stand in a row.
             places = {(shard.cluster, shard.shard): shard.shard for shard in sizes}
             if len(set(places.values())) < len(places):
@@ -373,30 +373,21 @@ def _skew(report: CapacityReport) -> Chart | None:
             axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
             axes.set_xlabel("shard")
             axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
-        else:
-            worst = sorted(skew.clusters, key=lambda fill: -fill.now_bytes / (fill.even_bytes or 1))
-            for place, fill in enumerate(worst):
-                axes.bar(place, fill.now_bytes, color=colours[fill.cluster])
-                axes.plot([place - 0.4, place + 0.4], [fill.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
-            axes.set_xlabel("cluster, fullest first; dashed: fair share")
         axes.grid(axis="y")
         if not many:
-            _bytes_axis(axes.yaxis, "allocated" if skew.shards or not sizes else "file")
-        if sizes:
-            _legend(figure)
+            _bytes_axis(axes.yaxis, "allocated" if skew.shards else "file")
+        _legend(figure)
 
     ratio = f"; the largest shard is {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
     description = (
-        f"{counted(len(sizes) or skew.shard_count, 'shard')} in {counted(len(skew.clusters), 'cluster')}; "
+        f"{counted(len(sizes), 'shard')} in {counted(len(skew.clusters), 'cluster')}; "
         f"the fullest cluster has {skew.cluster_ratio:.2f} times its fair share{ratio}; moves that would balance the "
         f"clusters: {len(skew.moves)}."
     )
     if many:
         title = f"Distribution of {len(sizes):,} shards by size"
-    elif sizes:
-        title = "Allocated bytes of each shard" if skew.shards else "File size of each shard"
     else:
-        title = "Allocated bytes of each cluster"
+        title = "Allocated bytes of each shard" if skew.shards else "File size of each shard"
     return Chart("skew", title, description, draw, _SIZE, None)
 
 
