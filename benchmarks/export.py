@@ -73,7 +73,8 @@ import erasure
 from failover import promote
 
 from tests.movers import move_away
-from tests.ops.export.killed import CONTROLS, STEPS, Death, Exporters, preload
+from tests.ops.export.killed import CONTROLS, STEPS, Death, Exporters
+from tests.processes import preload
 
 SHARDS = 4
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -7,7 +7,6 @@ with the cells, the log and the ledger, and with every row of every table of the
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -42,6 +41,7 @@ from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.supervision import prepare
 from schemaless.wire.connection import Connection
 from tests.movers import query
+from tests.processes import PROCESSES
 from tests.store.followers.workers import CALM
 
 REASON = "gdpr-art-17"
@@ -69,8 +69,6 @@ FATAL = (
 """Prefixes of the statements before which a process may die."""
 
 _KINDS: Final = {kind.name: kind for kind in (ERASE, moves.MOVE)}
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([__name__])
 
 
 def work_and_die(url: str, job_id: int, fatal: int | None, sent: Any) -> None:
@@ -102,9 +100,9 @@ class Runner:
     """
 
     def __init__(self, url: str, job_id: int, fatal: int | None = None) -> None:
-        self._sent = _processes.Value("i", 0)
+        self._sent = PROCESSES.Value("i", 0)
         arguments = (url, job_id, fatal, self._sent)
-        self._process = _processes.Process(target=work_and_die, args=arguments, daemon=True)
+        self._process = PROCESSES.Process(target=work_and_die, args=arguments, daemon=True)
         self._process.start()
 
     @property

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import multiprocessing
 import os
 import random
 import signal
@@ -36,6 +35,7 @@ from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
 from tests.ops.export.crashes import RenamesBeforeSync, SteppedTarget, list_early
+from tests.processes import PROCESSES
 
 FILE_STEPS: Final = (
     *(
@@ -68,16 +68,6 @@ _MERGED_BYTES: Final = 2_000_000
 _TIMING: Final = Timing(lease_s=20.0, give_up_s=15.0, renew_s=0.3)
 _PAUSE_S: Final = 0.02
 _TURNS_PER_MERGE: Final = 5
-
-_processes = multiprocessing.get_context("forkserver")
-
-
-def preload(*modules: str) -> None:
-    """Choose what processes have imported: their start is then a fork and a connection, not seconds of imports."""
-    _processes.set_forkserver_preload(["tests.ops.export.killed", "pyarrow.compute", *modules])
-
-
-preload()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +170,9 @@ class Exporters:
     def start(self, death: Death) -> BaseProcess:
         """Start a process and wait until it is connected."""
         self._started += 1
-        ours, theirs = _processes.Pipe()
+        ours, theirs = PROCESSES.Pipe()
         arguments = self.url, self.root, self._name, death, theirs
-        process = _processes.Process(target=_export_and_die, args=arguments, daemon=True)
+        process = PROCESSES.Process(target=_export_and_die, args=arguments, daemon=True)
         process.start()
         theirs.close()
         if not ours.poll(self.patience_s) or not _received(ours):

@@ -5,7 +5,6 @@ The suite runs this with a few thousand cells, ``benchmarks/followers.py --live`
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -30,6 +29,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
 from tests.movers import move_away
+from tests.processes import PROCESSES
 from tests.store.followers import child
 from tests.store.followers.child import EARLY, NAME, SKIPS, TIMING
 
@@ -59,10 +59,6 @@ def _skipping() -> Iterator[None]:
 
 CONTROLS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {EARLY: nullcontext, SKIPS: _skipping}
 """Faults that must be detected, each with its change of shard moves."""
-
-_processes = multiprocessing.get_context("forkserver")
-# A worker's start is then a fork and a connection, and not a second of imports.
-_processes.set_forkserver_preload(["tests.store.followers.child", "tests.store.indexes.child"])
 
 
 class Given:
@@ -288,7 +284,7 @@ class Live:
     def _start(self) -> BaseProcess:
         self._started += 1
         function, arguments = self._program(f"w{self._started}")
-        process = _processes.Process(target=function, args=arguments, daemon=True)
+        process = PROCESSES.Process(target=function, args=arguments, daemon=True)
         process.start()
         return process
 
