@@ -153,9 +153,9 @@ asyncio.run(main())
 
 
 @pytest.mark.mysql
-def test_pyarrow_is_not_imported_on_the_loop(datastore_url: str) -> None:
+def test_pyarrow_is_not_imported_on_the_loop(fresh_url: str) -> None:
     """The import takes longer than other tasks can wait."""
-    command = [sys.executable, "-W", "error", "-c", _IMPORTING, datastore_url]
+    command = [sys.executable, "-W", "error", "-c", _IMPORTING, fresh_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
