@@ -58,9 +58,17 @@ _ON_TWO_SERVERS = (
     "test_info_shows_topology_and_counts_exactly_when_asked",
 )
 # How long an example takes says how busy the machine is. The suite has the same examples in each run; 'make test-all'
-# has other ones each time, and more.
-hypothesis.settings.register_profile("schemaless", deadline=None, derandomize=True, max_examples=50)
-hypothesis.settings.register_profile("long", deadline=None, max_examples=500)
+# has more, and other ones each time.
+hypothesis.settings.register_profile(
+    "schemaless",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "long", hypothesis.settings.get_profile("schemaless"), derandomize=False, max_examples=500
+)
 hypothesis.settings.load_profile("schemaless")
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)

@@ -108,6 +108,7 @@ def script_of(page: Path, datastore: str) -> str:
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("page", TUTORIALS, ids=relative)
+@pytest.mark.long
 def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_name, tmp_path):
     """Every program and every command, in order, in one folder; each command exits with 0 and prints what it should."""
     script = script_of(page, new_name)

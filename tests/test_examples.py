@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 from schemaless import NewCell
 from schemaless.base.keys import row_key_for
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -103,13 +103,6 @@ def test_the_floors_are_those_that_are_tested():
     assert {name: padded(version) for name, version in floors} == {name: padded(version) for name, version in pinned}
 
 
-def test_import_contracts_hold():
-    """Imports point down, and every room stands on a floor."""
-    done = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()", "--no-cache")
-
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_no_file_is_in_an_import_cycle():
     """Whoever follows imports from a file, those inside functions too, does not come back to it."""
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
@@ -218,6 +211,7 @@ def test_public_names_are_all_that_shows():
     assert all(getattr(schemaless, name) is not None for name in schemaless.__all__)
 
 
+@pytest.mark.long
 def test_type_checkers_see_the_installed_package(tmp_path):
     """Outside of this tree, mypy knows every public name from make's environment, and no other."""
     program, cache = tmp_path / "application.py", ROOT / ".mypy_cache" / "outside"
@@ -324,6 +318,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
     assert {"METADATA", "entry_points.txt", "licenses/LICENSE"} <= metadata
 
 
+@pytest.mark.long
 def test_the_installed_wheel_runs_on_its_own(installed, tmp_path):
     """In an empty environment, far from this checkout, the command line starts and names every noun."""
     done = run(installed / "schemaless", "--help", cwd=tmp_path)
@@ -346,6 +341,7 @@ print(json.dumps(shown))
 """
 
 
+@pytest.mark.long
 def test_the_installed_wheel_shows_each_nouns_help(installed, tmp_path):
     """No command needs more than the wheel's own dependencies to say what it does."""
     done = run(installed / "python", "-c", HELP, *_NOUNS, cwd=tmp_path)
@@ -356,6 +352,7 @@ def test_the_installed_wheel_shows_each_nouns_help(installed, tmp_path):
         assert out.startswith(f"Usage: schemaless {noun} ")
 
 
+@pytest.mark.long
 def test_the_installed_wheel_works_without_the_fast_extra(installed, tmp_path):
     """The stock libraries are enough: the wheel was installed without [fast]."""
     script = "import importlib.util as u; print([n for n in ('ormsgpack', 'msgspec', 'orjson') if u.find_spec(n)])"
@@ -365,6 +362,7 @@ def test_the_installed_wheel_works_without_the_fast_extra(installed, tmp_path):
     assert run(installed / "schemaless", *model, cwd=tmp_path).stdout.startswith("Full in 51 days")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [["click"], ["rich"], ["click", "rich"]], ids=" and ".join)
 def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_path, missing):
     """Where [cli] was not installed there is one line with the next step, and status 2."""
@@ -382,6 +380,7 @@ def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_p
     )
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_a_schema_upgrade_runs_from_the_installed_wheel(installed, tmp_path, servers, accounts, flavour):
     """The revisions ship in the wheel: a shard that lost its tables gets them back, and only that one."""

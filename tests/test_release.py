@@ -28,6 +28,7 @@ CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 UNRELEASED = re.split(r"^## ", CHANGELOG, flags=re.MULTILINE)[1]
 
 
+@pytest.mark.long
 def test_two_builds_are_the_same_bytes(tmp_path):
     """Both of sdist and wheel, in other folders; the sdist has what the wheel is built from, and no tests."""
     first, second = ({path.name: path.read_bytes() for path in dist.built(folder)} for folder in made(tmp_path, 2))

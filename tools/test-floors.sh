@@ -20,4 +20,4 @@ if [ "$(cat $venv/installed-from 2>/dev/null)" != "$wanted" ]; then
     printf '%s\n' "$wanted" >$venv/installed-from
 fi
 # shellcheck disable=SC2086
-SCHEMALESS_FAST=1 SERVER=mysql exec $venv/bin/python -m pytest -q -n 2 ${ARGS:-$tests}
+SCHEMALESS_FAST=1 SERVER=mysql exec $venv/bin/python -m pytest -q -m 'not long' -n 2 ${ARGS:-$tests}

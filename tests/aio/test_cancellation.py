@@ -47,10 +47,10 @@ def through_tls(loopback: Loopback) -> Iterator[Slow]:
         yield schemaless.create("slowly", SHARDS, [url]), proxy
 
 
-@pytest.fixture(params=["socket", "tls"])
-def slow(request: pytest.FixtureRequest, through_a_socket: Slow, through_tls: Slow) -> Iterator[Slow]:
+@pytest.fixture(params=[pytest.param("through_a_socket", marks=pytest.mark.long), "through_tls"])
+def slow(request: pytest.FixtureRequest) -> Iterator[Slow]:
     """One after the other."""
-    url, proxy = through_a_socket if request.param == "socket" else through_tls
+    url, proxy = request.getfixturevalue(request.param)
     yield url, proxy
     proxy.slow = False
 

@@ -58,18 +58,21 @@ def find_leg(everything: Summary, month: int, tail_number: str, **values: Any) -
     return matching[0]
 
 
+@pytest.mark.long
 def test_documents_are_7134_of_19_kilobytes(everything):
     """Every pair of a tail number and a month with 15 flights or more is one document."""
     assert len(everything.sizes) == len(set(everything.keys)) == logbooks.ALL_DOCUMENTS == 7_134
     assert round(sum(everything.sizes) / len(everything.sizes)) == 18_890
 
 
+@pytest.mark.long
 def test_documents_are_the_same_bytes_everywhere(everything):
     """Neither the machine nor the version of Python changes a byte or the order."""
     assert everything.digest == "9427bc64e5705a1e38a39b6d8434d8ea682aadc9ea08096c05879f28a723fb57"
     assert everything.keys == sorted(everything.keys)
 
 
+@pytest.mark.long
 def test_the_demos_sample_is_the_same_everywhere(kept):
     """The seeded 2,219 are always the same documents in the same order."""
     sample = summarise(logbooks.documents(kept.parent, limit=logbooks.SAMPLE_DOCUMENTS))
@@ -79,6 +82,7 @@ def test_the_demos_sample_is_the_same_everywhere(kept):
     assert sample.keys == sorted(sample.keys)
 
 
+@pytest.mark.long
 def test_a_smaller_sample_is_part_of_a_larger_one(kept):
     """Raising the limit adds documents and takes none away; another seed takes others."""
     few = {(book.month, book.tail_number) for book in logbooks.documents(kept.parent, limit=20)}
@@ -89,6 +93,7 @@ def test_a_smaller_sample_is_part_of_a_larger_one(kept):
     assert few != others
 
 
+@pytest.mark.long
 def test_a_limit_of_nothing_and_of_too_much(kept, everything):
     """A limit is an upper bound: none is none, and more than there are is all."""
     assert list(logbooks.documents(kept.parent, limit=0)) == []
@@ -101,6 +106,7 @@ def test_a_negative_limit_is_refused_before_anything_is_read(tmp_path):
         logbooks.documents(tmp_path, limit=-1)
 
 
+@pytest.mark.long
 def test_a_leg_is_joined_with_its_carrier_airports_and_weather(everything):
     """The first line of the flights' file, with the lines of the other files that belong to it."""
     logbook = everything.found[1, "N14228"]
@@ -162,6 +168,7 @@ def test_a_leg_is_joined_with_its_carrier_airports_and_weather(everything):
     }
 
 
+@pytest.mark.long
 def test_values_keep_the_type_of_their_column(everything):
     """A whole number in a column of floats is a float, and one in a column of ints an int."""
     leg = everything.found[1, "N14228"].body["legs"][0]
@@ -171,6 +178,7 @@ def test_values_keep_the_type_of_their_column(everything):
     assert type(leg["flight"]) is int
 
 
+@pytest.mark.long
 def test_a_cancelled_leg_has_nulls(everything):
     """What did not happen is null, not zero and not missing; what was planned is there."""
     leg = find_leg(everything, 1, "N0EGMQ", day=30, flight=4601)
@@ -181,6 +189,7 @@ def test_a_cancelled_leg_has_nulls(everything):
     assert (leg["scheduled_departure"], leg["distance"]) == (1200, 764)
 
 
+@pytest.mark.long
 def test_missing_records_are_null_or_a_code(everything):
     """An aircraft or an hour of weather without a record is null; an airport without one is its code."""
     assert everything.found[1, "N0EGMQ"].body["plane"] is None
@@ -188,6 +197,7 @@ def test_missing_records_are_null_or_a_code(everything):
     assert find_leg(everything, 1, "N12225", day=6, flight=1669)["destination"] == {"code": "SJU"}
 
 
+@pytest.mark.long
 def test_legs_stand_in_the_order_of_the_timetable(everything):
     """Legs are ordered by day and scheduled departure, and belong to the document's month."""
     for (month, _), logbook in everything.found.items():
@@ -198,6 +208,7 @@ def test_legs_stand_in_the_order_of_the_timetable(everything):
         assert logbook.body["month"] == logbook.ref_key == month
 
 
+@pytest.mark.long
 def test_the_row_key_is_the_uuid5_of_the_tail_number(everything):
     """One aircraft's months are versions of one cell."""
     assert everything.found[1, "N14228"].row_key == uuid.UUID("63fb37ab-5ddf-56ce-95b7-56c0358254eb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import hashlib
 import json
@@ -10,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,17 +37,30 @@ def run(*documents, **options):
     return Benchmark(corpus(*documents), rounds=options.pop("rounds", 1), most_passes=1, **options).run()
 
 
+@functools.cache
+def everything():
+    """Return the result of all contenders for the documents below."""
+    return run(*DOCUMENTS)
+
+
 def named(result):
     return {each.name: each for each in result.combinations}
 
 
 STORED = ("json", "msgpack", "packed") if ENGINE.packed.native else ("json", "msgpack")
 DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(20)]
+PLAIN = {"only_serializers": ["msgpack", "protobuf"], "only_compressors": ["none"]}
+
+
+@pytest.fixture(autouse=True)
+def _no_collections(monkeypatch):
+    """Leave the garbage collector alone, which the suite's conftest has set up; no test asserts times."""
+    monkeypatch.setattr(rounds, "gc", Mock())
 
 
 def test_every_contender_is_measured_on_every_document():
     """Twelve serializers with six compressors, and the store's codecs, all exact on plain documents."""
-    result = run(*DOCUMENTS)
+    result = everything()
 
     names = {f"{one} {other}" for one in contenders.SERIALIZER_NAMES for other in contenders.COMPRESSOR_NAMES}
     ours = {f"store {one}+{other}" for one in STORED for other in ("none", "zlib", "zstd")}
@@ -70,7 +85,7 @@ def test_sizes_are_those_of_the_bytes_and_factors_are_relative_to_json_and_zlib(
 
 def test_results_include_the_figures_of_the_article():
     """Twelve rows of its tables, and no others."""
-    found = {(each.serializer, each.compressor): each.article for each in run(*DOCUMENTS).combinations}
+    found = {(each.serializer, each.compressor): each.article for each in everything().combinations}
 
     assert {pair: figures for pair, figures in found.items() if figures} == ARTICLE
 
@@ -104,7 +119,7 @@ def test_refused_documents_are_counted_by_reason_and_excluded():
     refused = found["msgpack zlib"]
     assert (refused.fidelity.exact, refused.fidelity.refused, refused.fidelity.mark) == (20, 1, "!")
     assert [(count, first) for count, first in refused.fidelity.reasons.values()] == [(1, 21)]
-    assert refused.size_bytes == named(run(*DOCUMENTS))["msgpack zlib"].size_bytes
+    assert refused.size_bytes == named(everything())["msgpack zlib"].size_bytes
     assert (refused.time_factor, refused.on_front) == (None, False)
     assert found["json zlib"].fidelity.exact == found["store msgpack+zlib"].fidelity.exact == 21
 
@@ -126,7 +141,7 @@ def test_the_baseline_takes_every_document():
 
 def test_a_lost_order_of_keys_has_a_mark_of_its_own():
     """The same members in another order are no changed document, and not the same one either."""
-    found = named(run({"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": 5, "b": 7}))
+    found = named(run({"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": 5, "b": 7}, **PLAIN))
 
     assert (found["protobuf none"].fidelity.exact, found["protobuf none"].fidelity.order) == (2, 1)
     assert found["protobuf none"].fidelity.mark == "~"
@@ -209,6 +224,7 @@ def test_the_pareto_front_has_the_exact_undominated_combinations():
         assert beaten == (name not in front)
 
 
+@pytest.mark.long
 def test_an_interrupt_keeps_complete_rounds():
     """Ctrl-C after a round returns what there is, and how many rounds it comes from; before that, there is nothing."""
     benchmark = Benchmark(corpus(*DOCUMENTS), rounds=5, only_serializers=["cbor"], only_compressors=["none"])
@@ -237,7 +253,7 @@ def test_progress_reports_as_many_steps_as_it_announced():
 
 def test_a_result_says_where_it_comes_from():
     """Machine, versions, the documents and their digest, the schemas that were used."""
-    result = run(*DOCUMENTS)
+    result = everything()
 
     data = json.loads(json.dumps(result.as_json()))
     assert data["machine"]["libraries"].keys() >= {"cbor2", "fastavro", "protobuf", "thriftpy2", "zstandard"}
@@ -290,6 +306,7 @@ def test_a_dictionary_is_judged_on_rows_that_it_has_not_seen(monkeypatch):
     assert second.level != ""
 
 
+@pytest.mark.long
 def test_a_dictionary_of_the_store_takes_part():
     """Every document comes back, in fewer bytes than without it, and the setting is in the result."""
     made = replace(corpus(*MANY), rows=ROWS, grouped=True)
@@ -305,7 +322,8 @@ def test_a_dictionary_of_the_store_takes_part():
 
 
 @pytest.mark.parametrize(
-    ("name", "bytes_each"), [("small", 1_400), ("medium", 16_000), ("large", 230_000), ("huge", 3_000_000)]
+    ("name", "bytes_each"),
+    [("small", 1_400), ("medium", 16_000), ("large", 230_000), pytest.param("huge", 3_000_000, marks=pytest.mark.long)],
 )
 def test_payloads_have_the_sizes_of_the_articles(name, bytes_each):
     """1.4 and 16 KB messages, 230 KB and 3 MB payloads."""

@@ -8,6 +8,7 @@ import re
 import sys
 from functools import partial
 from html.parser import HTMLParser
+from unittest.mock import Mock
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -24,7 +25,8 @@ FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "n
 
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch):
-    """Measure each document once per round, as no test asserts times."""
+    """Measure each document once per round, and leave the garbage collector alone, as no test asserts times."""
+    monkeypatch.setattr(rounds, "gc", Mock())
     monkeypatch.setattr("schemaless.cli.bench.Benchmark", partial(rounds.Benchmark, most_passes=1))
 
 
@@ -80,6 +82,7 @@ def test_json_has_everything(trips, capsys):
 
 
 @pytest.mark.once
+@pytest.mark.long
 def test_several_files_and_sets_give_a_list(trips, capsys, tmp_path):
     """Each set gets a folder, and one CSV file has all figures."""
     out = tmp_path / "out"
@@ -95,6 +98,7 @@ def test_several_files_and_sets_give_a_list(trips, capsys, tmp_path):
     assert all((out / link).is_file() for link in summary.loads)
 
 
+@pytest.mark.long
 def test_several_sets_are_compared_side_by_side(trips, capsys):
     """One column per set, relative to JSON, and to JSON + zlib with compression."""
     assert run(["bench", "codecs", str(trips), "--corpus", "integers-10", "--limit", "5", *FEW]) == 0
@@ -105,6 +109,7 @@ def test_several_sets_are_compared_side_by_side(trips, capsys):
     assert re.search(r"^json zlib +1.00 +1.00$", shown.partition("multiple of JSON + zlib")[2], re.MULTILINE)
 
 
+@pytest.mark.long
 def test_the_output_folder_has_page_charts_figures_and_schemas(trips, tmp_path):
     """All files of a result are written."""
     out = tmp_path / "out"
@@ -176,6 +181,7 @@ def test_missing_matplotlib_is_reported_before_measuring(trips, tmp_path, capsys
     assert "pip install 'schemaless-store[bench]'" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_complete_rounds(trips, tmp_path, capsys, monkeypatch):
     """They are shown and written, and the exit status is 3."""
     real = rounds.Benchmark.run_round
@@ -195,6 +201,7 @@ def test_ctrl_c_keeps_complete_rounds(trips, tmp_path, capsys, monkeypatch):
     assert json.loads((out / "result.json").read_text(encoding="utf-8"))["rounds"] == 1
 
 
+@pytest.mark.long
 def test_ctrl_c_before_the_first_round_gives_no_result(trips, tmp_path, capsys, monkeypatch):
     """A message says so, and nothing is written."""
 
@@ -209,6 +216,7 @@ def test_ctrl_c_before_the_first_round_gives_no_result(trips, tmp_path, capsys, 
     assert not out.exists()
 
 
+@pytest.mark.long
 def test_charts_of_a_single_combination():
     """One bar, and a front of one point."""
     corpus = Corpus("one", "for tests", [{"a": 1}], ["1"], False, "0" * 64)

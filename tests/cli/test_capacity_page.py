@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -44,10 +44,17 @@ pytestmark = pytest.mark.once
 CHROMIUM = os.environ.get("SCHEMALESS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
-needs_chromium = pytest.mark.skipif(
+_without_chromium = pytest.mark.skipif(
     CHROMIUM is None,
     reason="SCHEMALESS_CHROMIUM is not set, and no chromium, chromium-browser or google-chrome is on the PATH",
 )
+
+
+def needs_chromium(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that looks at a page in a browser."""
+    return pytest.mark.long(_without_chromium(test))
+
+
 LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
 DRAWN = """const drawn = [...document.querySelectorAll("figure img")].filter(img => img.checkVisibility()).map(img => {

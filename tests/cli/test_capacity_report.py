@@ -82,6 +82,7 @@ def measure_url(accounts, grown_anew):
 
 
 @pytest.mark.mysql
+@pytest.mark.long
 def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     """Terminal, JSON, CSV and page have the same answer, and the picture is a PNG file."""
     files = {name: tmp_path / f"report.{name}" for name in ("html", "png", "csv")}
@@ -172,6 +173,7 @@ def test_report_uses_saved_measurements_or_takes_one(invoke, grown_anew, measure
 
 @pytest.mark.once
 @pytest.mark.mysql
+@pytest.mark.long
 def test_fail_below_sets_the_exit_status(invoke, grown):
     """0 if all disks last long enough, 1 if one does not or is unknown, 2 for invalid options."""
     long = invoke(

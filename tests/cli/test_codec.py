@@ -38,6 +38,7 @@ def body_bytes(store, column):
     return sum(len(cell.body) for shard in range(4) for cell in store.scan_shard(shard) if cell.column_name == column)
 
 
+@pytest.mark.long
 def test_following_the_advice_gives_the_predicted_sizes(invoke, filled, admin_url, migrate_url, fresh_url):
     """The commands that it prints are run as they stand: bodies come out within 5 % of what was promised."""
     asked = invoke("codec", "advise", "--seed", "3", "--cpu", "50", "--json", url=fresh_url)
@@ -81,6 +82,7 @@ def test_following_the_advice_gives_the_predicted_sizes(invoke, filled, admin_ur
     assert f"advice: keep the codec of {COLUMN}" in again.out
 
 
+@pytest.mark.long
 def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_url):
     """A table, the truth about the default, the commands, and days of disk by what is given."""
     asked = invoke("codec", "advise", "--per-day", "1000000", "--disk", "1TB", "--all", url=fresh_url)
@@ -98,6 +100,7 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert (nothing.code, nothing.out) == (0, "no cells found in these columns\n")
 
 
+@pytest.mark.long
 def test_advice_says_which_figures_are_measured(invoke, filled, admin_url):
     """The growth is that of the option, and the disks are those of the last measurement."""
     disks = [part for name in ("cluster-1", "cluster-2") for part in ("--disk", f"{name}=4TB:1TB")]

@@ -215,6 +215,7 @@ def test_a_name_opens_the_datastore_with_its_settings(invoke, file, datastore_ur
 
 
 @pytest.mark.once
+@pytest.mark.long
 def test_shells_complete_nouns_options_and_names(file):
     """Bash completes what may come next, including the configured names."""
     write(file, GOOD)

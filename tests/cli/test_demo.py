@@ -42,6 +42,7 @@ def documents(first: int, count: int) -> bytes:
 
 @pytest.mark.once
 @pytest.mark.mysql
+@pytest.mark.long
 def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatch):
     """It loads, migrates and checks what it is given; run twice it starts clean; what it prints at the end works."""
     monkeypatch.setattr(story, "create", lambda name, shards, urls: create(name, 4, urls))

@@ -80,6 +80,7 @@ def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
     assert "command denied" in result.err
 
 
+@pytest.mark.long
 def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
     invoke, start, eventually, move_url, cells, by_hand, fresh_store
 ):

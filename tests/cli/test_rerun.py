@@ -107,7 +107,12 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("kind", list(COMMANDS))
+SHORT = ("migrate", "move", "drain, one cut over")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in SHORT else pytest.param(kind, marks=pytest.mark.long) for kind in COMMANDS]
+)
 def test_the_same_command_joins_the_job_that_it_left_behind(
     kind, kill_in, invoke, root_url, fresh_store, new_row, tmp_path
 ):
@@ -134,6 +139,7 @@ def test_the_same_command_joins_the_job_that_it_left_behind(
     assert (job.job_id, job.state) == (left.job_id, "done")
 
 
+@pytest.mark.long
 def test_a_drain_that_was_killed_also_moves_what_has_come_since(kill_in, invoke, root_url, fresh_store, new_row):
     """The rest of its own job first. Once the cluster is empty, there is nothing to do, which is no fault."""
     load(fresh_store, new_row)
@@ -164,6 +170,7 @@ def test_a_drain_that_was_killed_also_moves_what_has_come_since(kill_in, invoke,
     assert (planned.code, planned.out) == (0, "there is nothing to move to cluster-2\n")
 
 
+@pytest.mark.long
 def test_an_abort_that_was_killed_is_continued_by_the_same_command(kill_in, invoke, root_url, fresh_store, new_row):
     """The shard that was cut over stays, the other one is given back."""
     load(fresh_store, new_row)

@@ -62,6 +62,7 @@ def filled(fresh_store, fresh_url, accounts, new_row):
     return accounts.root(fresh_url)
 
 
+@pytest.mark.long
 def test_commands_on_a_terminal_of_80_columns_write_no_longer_line(filled):
     """What is wider holds one word that is, such as the path of a socket: that is for copying."""
     commands = [

@@ -84,6 +84,7 @@ def test_topology_refusals_exit_with_one_line(invoke, replicated, flavour, serve
     assert "its clusters are cluster-1" in unknown.err
 
 
+@pytest.mark.long
 def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated):
     """The last lines that ``local up`` prints can be run unchanged, one after the other."""
     folder = replicated.folder.parent

@@ -15,7 +15,7 @@ from schemaless.errors import SchemalessError
 FAST = Engine(fast=True)
 
 
-BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 SCALARS = (

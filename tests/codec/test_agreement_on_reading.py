@@ -174,7 +174,7 @@ MSGPACK_BYTES = st.binary(max_size=24) | st.lists(
 ).map(b"".join)
 
 
-@settings(BOUNDED, max_examples=600)
+@settings(BOUNDED, max_examples=4 * settings.default.max_examples)
 @given(MSGPACK_BYTES)
 def test_decode_any_messagepack_bytes_is_agreed_on(payload: bytes) -> None:
     """With a checksum that holds, the payload alone decides, and both engines decide alike."""

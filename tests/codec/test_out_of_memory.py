@@ -84,6 +84,7 @@ def test_every_allocation_that_fails_is_a_memory_error(failing_malloc: Path, ope
     assert min(failed) >= 3
 
 
+@pytest.mark.long
 @each("fast", ["1", "0"])
 @each("operation", OPERATIONS)
 def test_address_space_limit_gives_a_memory_error_or_the_result(fast: str, operation: tuple[str, str]) -> None:

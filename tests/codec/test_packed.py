@@ -29,7 +29,7 @@ from tests.skips import NATIVE_NOT_BUILT
 pytestmark = pytest.mark.once  # each test names its engine
 
 FAST = Engine(fast=True)
-BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 BODIES = sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("packed-of-*.body"))
 MUTANTS = 4_000
 

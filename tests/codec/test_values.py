@@ -165,7 +165,13 @@ def test_unreadable_bytes_that_look_like_a_bomb_are_not_unpacked() -> None:
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [("msgpack+zlib", "fast"), ("msgpack+zlib", "reference"), ("json+zlib", "fast"), ("legacy", "reference")],
+    [
+        ("msgpack+zlib", "fast"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [("msgpack+zlib", "reference"), ("json+zlib", "fast"), ("legacy", "reference")]
+        ),
+    ],
     indirect=["engine"],
 )
 def test_encode_more_values_than_readers_take_raises(name: str, engine: Engine) -> None:

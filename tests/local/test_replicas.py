@@ -100,6 +100,7 @@ def test_only_the_account_of_replicas_gets_in_by_the_port(pair, query):
 
 
 @pytest.mark.parametrize("victim", ["primary", "replica"])
+@pytest.mark.long
 def test_replica_comes_back_after_kill_9_while_rows_are_written(victim, pair, pair_folder, query, arrives):
     """Either side killed in the middle of writes: started again, the replica has exactly the primary's rows."""
     primary, replica = pair
@@ -129,6 +130,7 @@ def test_replica_comes_back_after_kill_9_while_rows_are_written(victim, pair, pa
     assert [state.fault for state in servers.status(pair_folder)] == [None, None]
 
 
+@pytest.mark.long
 def test_replica_comes_back_after_down_and_up_with_the_port_taken(pair, pair_folder, arrives):
     """Down stops both; a primary whose port is taken then gets another, and its replica follows it there."""
     primary, _ = pair

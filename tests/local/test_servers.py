@@ -57,6 +57,7 @@ def test_up_servers_outlive_the_command_and_are_found_again(flavour, folder, com
 
 
 @EACH_FLAVOUR
+@pytest.mark.long
 def test_up_after_crash_restarts_on_its_own_data(flavour, folder, query):
     """What was committed before kill -9 of a server is there after the next up, with the relaxed options too."""
     first = servers.up(folder, 1, flavour, options=RELAXED)[0]
@@ -90,6 +91,7 @@ def test_down_keeps_data_and_delete_removes_it(folder, query, command):
     assert all(processes.is_gone(server.pid, server.data) for server in again)
 
 
+@pytest.mark.long
 def test_start_after_kill_of_one_leaves_the_other_alone(folder, query):
     """Killing and starting act on one server; the other keeps its process, and UUIDs differ."""
     first, second = servers.up(folder, 2, "mysql", options=RELAXED)
@@ -103,6 +105,7 @@ def test_start_after_kill_of_one_leaves_the_other_alone(folder, query):
     assert uuids[0][0][1] == "ON"
 
 
+@pytest.mark.long
 def test_up_twice_at_once_starts_one_server_per_folder(folder):
     """Two commands at once on one folder end with the same servers."""
     line = [sys.executable, "-m", "schemaless.cli.entry", "local", "up", "--flavour", "mariadb", "--servers", "2"]
@@ -194,6 +197,7 @@ def test_private_servers_end_with_the_block():
     assert not started[0].folder.parent.exists()
 
 
+@pytest.mark.long
 def test_an_unusable_system_server_is_replaced_by_an_unpacked_one(folder, tmp_path, monkeypatch):
     """A system mysqld that is confined to its own paths is left aside for an unpacked one, and it is said."""
     confined = tmp_path / "bin/mysqld"
@@ -271,6 +275,7 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
 
 
 @EACH_FLAVOUR
+@pytest.mark.long
 def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_json):
     """A user without any rights, with an empty home and a cache that cannot be written, gets servers as well."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:

@@ -142,6 +142,7 @@ def test_a_dictionary_is_gone(made):
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_a_datastore_that_a_test_left_locked_is_left_alone(made):
     """A transaction that was forgotten holds up no later test for long."""
     with made.fresh() as locked:

@@ -84,6 +84,7 @@ def test_the_example_of_the_page_runs(pytester, run):
 
 
 @pytest.mark.mysql
+@pytest.mark.long
 def test_each_worker_of_xdist_has_servers_of_its_own(pytester, run):
     """Every test has an empty datastore, workers meet nowhere, and nothing is left when the run ends."""
     pytester.makepyfile(NEW_IN_EACH_TEST)
@@ -118,6 +119,7 @@ def test_servers_go_when_the_run_is_killed(pytester, run, eventually):
 
 
 @pytest.mark.mysql
+@pytest.mark.long
 def test_on_servers_that_run_already_nothing_is_left_and_no_password_shows(pytester, run, servers):
     """--schemaless-server in place of private servers: both are used, and their databases are what they were."""
     urls = []

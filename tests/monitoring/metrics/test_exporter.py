@@ -158,6 +158,7 @@ def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path
 
 
 @pytest.mark.mysql
+@pytest.mark.long
 def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new_row, accounts, migrate_store):
     """Metrics, status and report have the same days, also after a migration, which the last two report."""
     text = json.dumps({"s": "x" * 900}).encode()

@@ -54,6 +54,7 @@ def test_create_twice_is_refused_and_changes_nothing(new_name, row, admin_urls):
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("after", [0, 1, 3])
+@pytest.mark.long
 def test_an_interrupted_creation_continues_when_repeated(
     server_urls, new_name, monkeypatch, after, admin_urls, accounts
 ):

@@ -50,8 +50,6 @@ from schemaless.wire.urls import parse_url
 from tests.promotion import sql
 from tests.store.followers.workers import CALM, turn
 
-pytestmark = pytest.mark.twice
-
 SEED = b"sesame-7f3a9c"
 """Beginning of every marker."""
 

@@ -171,6 +171,7 @@ def test_tables_that_a_restore_brings_back_to_a_server_without_the_shard_are_fou
         assert reports(invoke, url, number) == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_tables_on_a_replica_that_is_behind_are_left_to_replication(store, subject, replicated, invoke, url):
     """A move has left them there, and replication will drop them. Control: a table that no replication drops."""
     (replica,) = replicated.replicas

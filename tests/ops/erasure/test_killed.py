@@ -39,8 +39,8 @@ from schemaless.testing.servers import private_servers
 from tests.ops.erasure.matrix import REASON, Matrix, Runner, complete
 from tests.promotion import caught_up, sql, word
 
-POINTS = 3
-"""Number of statements before which the process dies; ERASE_POINTS=all kills before each of them, for minutes."""
+POINTS = pytest.mark.parametrize("points", [2, pytest.param(20, marks=pytest.mark.long)])
+"""Number of statements before which the process dies."""
 
 
 @pytest.fixture
@@ -89,7 +89,8 @@ def check_ledger(store: schemaless.Datastore, number: int, before: dict[Any, Any
 
 
 @pytest.mark.guarantee("erasure-exact")
-def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
+@POINTS
+def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row, points):
     """SIGKILL before a statement; the next process takes the shard over."""
     with schemaless.connect(url) as store:
         chance = random.Random(7)
@@ -102,14 +103,14 @@ def test_an_erasure_killed_anywhere_is_completed_by_its_successor(url, new_row):
             number, job_id = job_of(store, rows[:5])
             sent = Runner(url, job_id, None if fatal is None else fatal.pop()).join()
             if fatal is None:
-                every = range(sent)
-                fatal = list(every) if os.environ.get("ERASE_POINTS") == "all" else chance.sample(every, POINTS)
+                fatal = chance.sample(range(sent), min(points, sent))
             else:
                 complete(store, url, job_id)
             check(store, number, before, rows[:5])
 
 
 @pytest.mark.guarantee("erasure-exact")
+@pytest.mark.long
 def test_an_erasure_killed_beside_a_killed_mover_a_migration_and_followers(url, flavour, tmp_path):
     """No other cell changes, none survives in any table or archive, followers acknowledge, and the ledger counts them.
 

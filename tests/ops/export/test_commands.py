@@ -62,6 +62,7 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     assert duckdb.sql(f"SELECT sum(total) FROM read_parquet({listed.json})").fetchall() == [(600.0,)]
 
 
+@pytest.mark.long
 def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_url, tmp_path):  # noqa: F811
     """With --once, shards stop with the reason and the exit status is 1; the next run continues."""
     put(8)
@@ -82,6 +83,7 @@ def test_an_export_to_a_target_that_cannot_be_written_ends(put, invoke, follow_u
     assert len(rows_of(lake / "cells", "added_id")) == 16
 
 
+@pytest.mark.long
 def test_a_damaged_manifest_is_written_again_once_it_is_deleted(put, invoke, follow_url, tmp_path):  # noqa: F811
     """The error says so; the files are kept, and until then the status is not green."""
     put(8)
@@ -176,6 +178,7 @@ def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_ur
     assert "AKIA" not in archived.out + archived.err
 
 
+@pytest.mark.long
 def test_the_recipe_for_iceberg_registers_the_files(put, invoke, follow_url, tmp_path):  # noqa: F811
     """The page's program runs after each of two exports, the second of which adds a field."""
     put(40, body={"fare": {"total": 1.5}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from contextlib import suppress
@@ -28,8 +27,8 @@ from tests.ops.export.crashes import (
 
 pytestmark = [pytest.mark.once]
 
-STRIDE = 1 if os.environ.get("EXPORT_POINTS") == "all" else 3
-"""Late writers are suspended at every third step only, which differs from case to case."""
+STRIDES = pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.long)])
+"""Every fifth step, from the second one or one that differs from case to case; in the long version, each step."""
 WORKS = {"export": run_export, "compact": run_compact, "erase": run_erase}
 
 
@@ -55,12 +54,12 @@ def crash_at(step):
     return at_step
 
 
-def crashes(root, work, kind=SteppedTarget, *, control=False):
+def crashes(root, work, kind=SteppedTarget, *, control=False, stride=1):
     """Crash at each step, with and without power; return the number of crashes and what was wrong after any of them.
 
     A control ends with the first fault.
     """
-    found, count, step = [], 0, 0
+    found, count, step = [], 0, stride // 4
     while not (control and found):
         for seed in range(2):
             feed = prepared(root, work)
@@ -81,17 +80,18 @@ def crashes(root, work, kind=SteppedTarget, *, control=False):
                 found.append(f"after a crash at step {step}: {error!r}")
                 continue
             found += faults(root, feed, complete=True) + visible_faults(root, feed)
-        step += 1
+        step += stride
     return count, found
 
 
 @pytest.mark.guarantee("export-once")
+@STRIDES
 @pytest.mark.parametrize("work", WORKS)
-def test_a_crash_at_any_step_leaves_every_row_once(tmp_path, work):
+def test_a_crash_at_any_step_leaves_every_row_once(tmp_path, work, stride):
     """Killed, or without power: what is listed and what is visible is right, and the next run completes it."""
-    count, found = crashes(tmp_path / "lake", work)
+    count, found = crashes(tmp_path / "lake", work, stride=stride)
     assert found == []
-    assert count > 30
+    assert count > 30 // stride
 
 
 @pytest.mark.guarantee("export-once")
@@ -110,10 +110,11 @@ def test_a_manifest_before_its_file_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.guarantee("export-once")
+@STRIDES
 @pytest.mark.parametrize("work", WORKS)
-def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, work):
+def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, work, stride):
     """A writer is killed at each step; the next one loses power, and with it what the first had not made durable."""
-    root, step, chance = tmp_path / "lake", 0, random.Random(5)
+    root, step, chance = tmp_path / "lake", stride // 4, random.Random(5)
     while True:
         feed = prepared(root, work)
         first = SteppedTarget(root, crash_at(step))
@@ -133,22 +134,23 @@ def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, 
         WORKS[work](SteppedTarget(root), feed)
         run_export(SteppedTarget(root), feed)
         assert faults(root, feed, complete=True) + visible_faults(root, feed) == [], f"steps {step}, {second.steps}"
-        step += 1
+        step += stride
     assert step > 20
 
 
 @pytest.mark.guarantee("export-suspended")
+@STRIDES
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("other", WORKS)
 @pytest.mark.parametrize("kind", [SteppedTarget, SteppedObjects])
-def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other):
+def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other, stride):
     """A writer is suspended at each step in turn, and resumes after another one has finished the work.
 
     Readers go by the manifest. In a local folder, those that list it see the same at any time; in an object store, once
     the next compaction has deleted the objects of the late writer.
     """
     root, lost = tmp_path / "lake", 0
-    step = random.Random(f"{kind.__name__} {work} {other}").randrange(STRIDE)
+    step = random.Random(f"{kind.__name__} {work} {other}").randrange(stride)
     while True:
         feed = prepared(root, work)
         target = kind(root)
@@ -168,5 +170,5 @@ def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other
         assert (faults(root, feed, complete=True), visible_faults(root, feed)) == ([], []), f"step {step}"
         assert sleeper.error is None or isinstance(sleeper.error, LeaseLost), f"step {step}: {sleeper.error!r}"
         lost += sleeper.error is not None
-        step += STRIDE
-    assert lost > 4 // STRIDE
+        step += stride
+    assert lost > 4 // stride

@@ -35,7 +35,7 @@ from tests.ops.export.conftest import ONCE, rows_of
 from tests.store.arrow.random_documents import random_document
 from tests.store.followers.workers import turn
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
 
 @pytest.mark.guarantee("export-exact")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 
@@ -12,8 +11,8 @@ from tests.ops.export.killed import CONTROLS, STEPS, Death, Exporters
 
 pytestmark = pytest.mark.mysql
 
-POINTS = 5
-"""Number of steps at which a process dies; EXPORT_POINTS=all takes each of them, for minutes."""
+POINTS = pytest.mark.parametrize("points", [3, pytest.param(len(STEPS), marks=pytest.mark.long)])
+"""Number of steps at which a process dies."""
 
 
 @pytest.fixture
@@ -41,11 +40,12 @@ def exporters(accounts, fresh_url, put, tmp_path):
 
 
 @pytest.mark.guarantee("export-once")
-def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters):
+@POINTS
+def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters, points):
     """What readers see is right after every kill; the last process completes the export."""
     made, finish = exporters
     chance = random.Random(11)
-    steps = STEPS if os.environ.get("EXPORT_POINTS") == "all" else chance.sample(STEPS, POINTS)
+    steps = chance.sample(STEPS, points)
     for number, step in enumerate(steps):
         death = Death(step, chance.randrange(2), number if number % 2 else None)
         made.end(made.start(death), death)

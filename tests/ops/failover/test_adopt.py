@@ -536,6 +536,7 @@ class Killed(BaseException):
     """Simulates SIGKILL: nothing catches it, and no statement is sent after it."""
 
 
+@pytest.mark.long
 def test_an_adoption_killed_before_each_statement_is_repeated(client, adopt, first, second, rows, monkeypatch):
     """Killed before each statement that changes something: the next run completes, and no id is assigned twice."""
     original, blocks = Connection.ask, []

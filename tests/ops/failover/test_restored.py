@@ -259,6 +259,7 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
 
 @pytest.mark.guarantee("restored-datastore")
 @pytest.mark.parametrize("command", ["adopt", "set-primary"])
+@pytest.mark.long
 def test_a_copy_is_not_taken_for_a_promoted_server(url, shell, name, servers, drill, flavour, invoke, command):  # noqa: F811
     """A command that names the copy's server as the new primary reads the old one, which is writable, and refuses."""
     shell.run("Backing up", "catalog.sql")

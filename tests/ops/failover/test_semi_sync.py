@@ -35,6 +35,7 @@ def primary(flavour: str) -> Iterator[LocalServer]:
         yield server
 
 
+@pytest.mark.long
 def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, flavour):
     """Four writers, kill -9, the replica is promoted and adopted: each acknowledged cell is stored under its id."""
     (replica,) = primary.replicas

@@ -78,6 +78,7 @@ def look_until_well(watch: Watch, pause: Callable[[float], object]) -> list[Find
     pytest.fail(f"not well: {found}")
 
 
+@pytest.mark.long
 def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
     """Kill -9 of the primary under writers: two watches find the next one, and no acknowledged cell is lost.
 

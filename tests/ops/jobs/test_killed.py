@@ -195,7 +195,7 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
 
 
 @pytest.mark.guarantee("migrate-killed")
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
     """Kill -9 of a migration with all its workers: the result is byte for byte that of an undisturbed run."""
     put(url, source)
@@ -213,6 +213,7 @@ def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url
     assert "nothing to do" in finish(migrate, *MIGRATE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, url, migrate, source, tmp_path, workers):
     """Kill -9 of a restore with all its workers: the same command continues, and the counts include all runs."""
@@ -236,6 +237,7 @@ def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, u
     assert report["restored"] + report["already"] == DOCUMENTS
 
 
+@pytest.mark.long
 def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url, source):
     """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
     server = own_servers[0]
@@ -341,7 +343,9 @@ def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
 
 
 @pytest.mark.guarantee("upgrade-interrupted")
-@pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "alembic_version SET"])
+@pytest.mark.parametrize(
+    "statement", ["ALTER TABLE cell ADD", pytest.param("alembic_version SET", marks=pytest.mark.long)]
+)
 def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, admin, statement):
     """Kill -9 of a server after an ALTER, before or after the revision is stored: its shards are named, then done."""
     name = parse_url(url).database
@@ -381,6 +385,7 @@ def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, 
 REBUILD = ("rebuild", "--execute", "--shards", "2", "--lock-wait", "60", "--json")
 
 
+@pytest.mark.long
 def test_rebuild_killed_and_run_again_is_completed(own_servers, url, move, flavour):
     """Kill -9 of a rebuild: on MariaDB, the server completes the rebuild; on MySQL, the next run begins again."""
     name = parse_url(url).database
@@ -407,6 +412,7 @@ def test_rebuild_killed_and_run_again_is_completed(own_servers, url, move, flavo
     assert len(tables_in_shards(url)) == 1
 
 
+@pytest.mark.long
 def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, url, move, flavour):
     """Kill -9 of a server during a rebuild: no cell is lost, no file is left over, and the run continues."""
     name = parse_url(url).database

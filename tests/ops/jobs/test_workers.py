@@ -72,6 +72,7 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
 @pytest.mark.guarantee("migrate-runners-agree")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.long
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """Migrate and check on a local Dask cluster of two workers, beside another cluster."""
     pytest.importorskip(
@@ -182,6 +183,7 @@ def test_calls_that_always_kill_their_worker_end_with_an_error():
     pool.close()
 
 
+@pytest.mark.long
 def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
     """The run ends with an error that says so, and the job can be continued."""
     monkeypatch.setattr("schemaless.ops.jobs.workers.MOST_DEATHS", 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgpack
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemaless import CorruptArchive, InvalidInput, SchemalessError
@@ -54,7 +54,6 @@ cells = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(cells, max_size=5), max_size=5), st.integers(100, 4000))
 def test_any_cells_come_back_whatever_the_frames(tmp_path_factory, chunks, frame_bytes):
     """Round trip of arbitrary cells in frames of any size."""

@@ -59,6 +59,7 @@ def named(store: Datastore) -> set[int | None]:
     return {dictionary_of(body) for body in bodies(store).values()}
 
 
+@pytest.mark.long
 def test_migration_tells_dictionaries_apart(
     migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
 ) -> None:

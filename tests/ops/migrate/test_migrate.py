@@ -28,7 +28,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.packets import small_packets
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 DOCUMENTS = [
     {"n": number, "text": "a longer text " * (number % 7), "list": [1.5] * (number % 5)} for number in range(300)
@@ -56,6 +56,7 @@ def everything(store) -> dict[tuple, tuple]:
 
 
 @pytest.mark.guarantee("migrate-unnoticed")
+@pytest.mark.twice
 def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, legacy, migrate_store):
     """Documents, added_id and created_at stay the same, bodies are in the new codec, a second run does nothing."""
     before = everything(fresh_store)
@@ -192,6 +193,7 @@ def meddle(monkeypatch):
 
 
 @pytest.mark.guarantee("migrate-lossless")
+@pytest.mark.twice
 def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, meddle, migrate_store, by_hand):
     """A cell erased between the read and the UPDATE stays erased and is counted."""
     erased = []
@@ -225,6 +227,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
 
 
 @pytest.mark.guarantee("migrate-lossless")
+@pytest.mark.twice
 @pytest.mark.parametrize("change", [b'{"changed": true}', b'{"changed": 12345678901234567890123}'])
 def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, meddle, change, migrate_store, by_hand):
     """A body that changed since it was read is read again, and the new document is kept."""
@@ -264,6 +267,7 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
 
 
 @pytest.mark.guarantee("migrate-runners-agree")
+@pytest.mark.twice
 def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fresh_url, migrate_url):
     """Two runs together re-encode and count each cell once."""
     reports = []

@@ -154,6 +154,7 @@ def public_texts() -> list[bytes]:
 @pytest.mark.guarantee("restore-exact")
 @ONE_KIND
 @pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
+@pytest.mark.long
 def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
     """Readable bodies keep their documents, others are unchanged and reported, and a restore gives the exact bytes."""
     load(fresh_store, new_row, public_texts())

@@ -183,6 +183,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
     assert bodies(store) == expected
 
 
+@pytest.mark.long
 def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
     """The job waits until the replica is back and has caught up."""
     store, expected = filled

@@ -73,6 +73,7 @@ def read(store: Datastore) -> dict[uuid.UUID, object]:
 
 
 @pytest.mark.parametrize("name", ["packed+zstd", "packed+zlib", "packed+none"])
+@pytest.mark.long
 def test_migration_to_packed_and_back_gives_the_first_bytes(
     fresh_store: Datastore, migrate_store: Datastore, before: dict[uuid.UUID, bytes], tmp_path: Path, name: str
 ) -> None:

@@ -456,6 +456,7 @@ def test_restore_beside_an_active_restore_is_refused(fresh_store, before, migrat
     assert everything(fresh_store) == before
 
 
+@pytest.mark.long
 def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, migrate_store, tmp_path, eventually):
     """After kill -9 of a worker in the middle of a shard, the driver starts others, which take over the shard."""
     migrate(migrate_store, tmp_path)

@@ -41,7 +41,7 @@ from schemaless.topology.shards import Shards
 from tests.movers import query
 from tests.ops.move.benches import SHARD, Bench, Killed, Movers, Point, other
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 SHARDS = 4
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
@@ -197,6 +197,7 @@ def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.guarantee("myrocks-indexes")
+@pytest.mark.twice
 @pytest.mark.myrocks
 @pytest.mark.usefixtures("beside")
 def test_an_index_and_a_trigger_move_with_the_shard(indexed, bench, client):
@@ -324,7 +325,7 @@ def test_followers_are_rewound_in_a_paused_job_and_beside_unreachable_shards(
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+@pytest.mark.parametrize("abort", [False, pytest.param(True, marks=pytest.mark.long)], ids=["runs", "aborts"])
 def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: Movers, client, abort):
     """After a successor ran or aborted the move, no entry is missing, and only the shard's server has the table."""
 

@@ -31,7 +31,7 @@ from tests.promotion import caught_up
 from tests.store.followers.child import TIMING
 from tests.store.followers.workers import Seen
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture
@@ -86,6 +86,7 @@ def test_a_move_preserves_cells(client, mover, rows):
 
 
 @pytest.mark.guarantee("myrocks-moves")
+@pytest.mark.twice
 @pytest.mark.myrocks(only=True)
 def test_a_move_converts_between_storage_engines(client, mover, rows):
     """From MyRocks to InnoDB and back, the table is in the engine of its cluster, with the same cells."""
@@ -287,6 +288,7 @@ def test_a_client_that_missed_a_move_away_and_back_still_works(client, mover, ro
     assert seen == [put.added_id for put in puts] == sorted(everything(client))
 
 
+@pytest.mark.long
 def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, new_row, eventually):
     """A worker gets each cell in order across two moves, and the target's replica has the shard at the flip."""
     name = f"live_{replicated.flavour}"
@@ -412,6 +414,7 @@ def test_the_role_move_can_move_and_locks_no_account_out(client, accounts, url, 
     assert record.phase == "verified"
 
 
+@pytest.mark.long
 def test_bodies_of_all_sizes_fit_the_targets_packets(client, mover, rows):
     """More rows than one INSERT holds, and bodies that each need their own."""
     cells = [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"'\\" * 5)) for _ in range(2_500)]

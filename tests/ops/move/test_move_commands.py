@@ -84,6 +84,7 @@ def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(c
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])
+@pytest.mark.long
 def test_the_operator_chooses_between_two_cell_tables(bench, movers, client, monkeypatch, request, matters):
     """The source failed over to a replica without the RENAME: nothing changes, and the message says what to do by hand.
 
@@ -121,6 +122,7 @@ def test_the_operator_chooses_between_two_cell_tables(bench, movers, client, mon
     assert bench.check(job) == ("verified" if matters == "target" else "aborted")
 
 
+@pytest.mark.long
 def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     """The plan agrees with the capacity report, and the move carries it out; then nothing is left to do.
 

@@ -19,7 +19,7 @@ from schemaless.ops.jobs.worker import Outcome
 from schemaless.ops.move.fence import Fence
 from schemaless.ops.move.record import Records
 from schemaless.store.internals import internals_of
-from tests.ops.move.benches import ALL_POINTS, SHARD, Bench, Killed, Movers
+from tests.ops.move.benches import SHARD, Bench, Killed, Movers
 from tests.promotion import over, sql
 
 pytestmark = [pytest.mark.mysql]
@@ -59,11 +59,14 @@ def make(
 
 
 PHASES = {"copying": (Fence, "lock"), "cutting": (Fence, "rename_target"), "committed": (Records, "flip")}
-ALL_CASES = list(itertools.product(PHASES, ["source", "target"], ["elsewhere", "with it"]))
-SOME_CASES = [("cutting", "target", "elsewhere"), ("committed", "source", "with it")]
+CASES = list(itertools.product(PHASES, ["source", "target"], ["elsewhere", "with it"]))
+SHORT = [("committed", "source", "with it")]
 
 
-@pytest.mark.parametrize(("phase", "who", "catalog"), ALL_CASES if ALL_POINTS else SOME_CASES)
+@pytest.mark.parametrize(
+    ("phase", "who", "catalog"),
+    [case if case in SHORT else pytest.param(*case, marks=pytest.mark.long) for case in CASES],
+)
 def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first, phase, who, catalog):
     """The same command continues on the new primaries, with the catalog on the lost server or elsewhere.
 

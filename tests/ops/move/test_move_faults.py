@@ -13,21 +13,25 @@ from schemaless.ops.move import steps
 from schemaless.store.internals import internals_of
 from schemaless.wire.node import Node
 from tests.movers import connected, query
-from tests.ops.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
+from tests.ops.move.benches import SHARD, Killed, Point, Writer, other
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+POINTS = pytest.mark.parametrize("points", [2, pytest.param(8, marks=pytest.mark.long)])
+"""Number of statements before which a mover is interrupted."""
 
 
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
+@POINTS
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
-def test_a_mover_killed_before_a_statement(bench, movers, abort):
+def test_a_mover_killed_before_a_statement(bench, movers, abort, points):
     """A successor loses, renumbers or duplicates no acknowledged cell, and leaves no table over."""
 
     def kill(sql: bytes) -> None:
         raise Killed
 
-    for number in bench.points(movers, f"killed {abort}", 4):
+    for number in bench.points(movers, f"killed {abort}", points):
         bench.put()
         job = bench.begin()
         movers.move(bench.client, job, Point(number, kill))
@@ -60,10 +64,11 @@ def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
 
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
+@POINTS
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
-def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
+def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort, points):
     """A successor continues or aborts the move in the meantime; the thawed mover changes nothing more."""
-    for number in bench.points(movers, f"frozen {abort}", 4):
+    for number in bench.points(movers, f"frozen {abort}", points):
         bench.put()
         job = bench.begin()
         frozen, thawed = threading.Event(), threading.Event()
@@ -100,13 +105,13 @@ HELD_S = 1.2
 """Duration of the block, in seconds; a mover's statements wait for one second."""
 
 
-HOLDS = [("a transaction", "source"), ("the table", "source"), ("everything", "target"), ("a backup", "target")]
-MORE = [("everything", "source"), ("a backup", "source")]
+HOLDS = [("the table", "source"), ("everything", "target")]
+MORE = [("a transaction", "source"), ("a backup", "target"), ("everything", "source"), ("a backup", "source")]
 
 
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
-@pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
+@pytest.mark.parametrize(("what", "who"), HOLDS + [pytest.param(*more, marks=pytest.mark.long) for more in MORE])
 def test_a_server_that_is_blocked_before_a_statement(bench, movers, monkeypatch, flavour, what, who):
     """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK or a backup, beside a writer: nothing is lost."""
     monkeypatch.setattr(steps, "BACKOFF", 0)
@@ -142,6 +147,7 @@ def test_a_server_that_is_blocked_before_a_statement(bench, movers, monkeypatch,
         assert bench.check(job) == "verified"
 
 
+@pytest.mark.long
 def test_a_transaction_in_a_session_of_the_mover(bench, movers):
     """START TRANSACTION releases the lock: the cut is correct without it, since it reads again after the RENAME."""
 

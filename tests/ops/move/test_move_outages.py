@@ -115,8 +115,17 @@ def bench_of(url: str, new_row: Callable[[], uuid.UUID]) -> Iterator[Bench]:
         yield bench
 
 
-@pytest.mark.parametrize("how", ["killed", "frozen"])
-@pytest.mark.parametrize("who", ["source", "target", "catalog"])
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        ("source", "killed"),
+        ("target", "frozen"),
+        *(
+            pytest.param(who, how, marks=pytest.mark.long)
+            for who, how in [("source", "frozen"), ("target", "killed"), ("catalog", "killed"), ("catalog", "frozen")]
+        ),
+    ],
+)
 def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, monkeypatch, who, how):
     """After the move is repeated or aborted, each acknowledged cell exists once under its id, and digests are equal."""
     source = {"source": "cluster-2", "target": "cluster-1", "catalog": None}[who]

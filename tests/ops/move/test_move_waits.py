@@ -216,6 +216,7 @@ def test_a_mover_does_not_wait_between_measuring_the_tail_and_the_cut(bench, mov
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+@pytest.mark.long
 def test_an_unfinished_cut_does_not_wait_for_lagging_replicas(bench, movers, monkeypatch, abort):
     """No server serves the shard then: a successor completes or undoes the cut before it waits for anything."""
     job = bench.begin()

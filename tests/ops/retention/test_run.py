@@ -32,8 +32,6 @@ from schemaless.store.erasures.retention import Policy
 from schemaless.store.indexes.registry import Registry
 from schemaless.store.internals import internals_of
 
-pytestmark = pytest.mark.twice
-
 COLUMNS = ("BASE", "LOG", "STATUS")
 Key = tuple[uuid.UUID, str, int]
 

@@ -96,7 +96,6 @@ def test_negative_growth_may_never_fill_the_disks():
 
 
 @given(plans)
-@settings(max_examples=60)
 def test_disks_that_hold_the_retention_period_are_never_full(plan):
     """If the documents of one retention period fit at a constant rate, no later day fills the disks."""
     retention = plan.retention_days or 30.0
@@ -145,7 +144,6 @@ def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
         retention_days=st.integers(1, 50),
     )
 )
-@settings(max_examples=40)
 def test_the_full_date_with_retention_matches_a_daily_balance(plan):
     """A day-by-day balance of written and deleted bytes gives the same first full day."""
     written = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
@@ -161,7 +159,6 @@ def test_the_full_date_with_retention_matches_a_daily_balance(plan):
 
 
 @given(plans, st.floats(0, 2_000), st.floats(0, 2_000))
-@settings(max_examples=60)
 def test_the_peak_never_falls(plan, day, other):
     """Until a later day, the peak is never less and the free share never more."""
     early, late = sorted((day, other))
@@ -171,7 +168,6 @@ def test_the_peak_never_falls(plan, day, other):
 
 
 @given(plans)
-@settings(max_examples=60)
 def test_days_until_full_is_the_first_time_without_free_space(plan):
     """At that time the space is used up, just before it is not; infinity means never."""
     days, room = days_until_full(plan), usable_bytes(plan)

@@ -42,7 +42,6 @@ ranges = st.builds(
 )
 
 
-@settings(max_examples=40)
 @given(ranges, st.floats(0, 1_000))
 def test_the_ends_of_the_answers_are_the_worst_and_best_plan(ranges, days):
     """The middle plan is always in between."""

@@ -279,7 +279,7 @@ def agree(
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=10,
+            max_examples=settings.default.max_examples // 10,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

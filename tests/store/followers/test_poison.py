@@ -131,6 +131,7 @@ def test_a_quarantined_shard_is_shown_with_its_cause_and_its_cells_are_parked_re
 
 
 @pytest.mark.guarantee("follower-poison")
+@pytest.mark.long
 def test_two_supervisors_of_a_trigger_lose_one_worker_to_a_shard(follow_store, put, log):
     """What the row says keeps the workers of the other one away from it."""
     put(0, [EXITS] * 4)
@@ -181,6 +182,7 @@ class Hurt:
 
 
 @pytest.mark.guarantee("follower-poison")
+@pytest.mark.long
 def test_a_fifth_of_cells_that_kill_fail_or_hang_and_workers_killed_and_frozen_miss_nothing(follow_store, put, log):
     """At least once to the end, in the order of each shard; whatever is at fault is parked, and nothing else."""
     chance = random.Random(28)

@@ -25,7 +25,7 @@ from schemaless.wire.errors import ConnectionLost
 from tests.movers import MoveByHand, query
 from tests.store.indexes.conftest import TRIPS
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 ARGUMENTS = {"where", "order_by", "limit", "columns"}
 
@@ -52,6 +52,7 @@ def every(index: schemaless.Index, limit: int = 100, **query: Any) -> list[schem
 
 
 @pytest.mark.guarantee("index-refusals")
+@pytest.mark.twice
 def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_batches(kept, fresh_store, new_row):
     """Conformance case 14: 600 cells exist before the index is created, one is written while it is built."""
     rows = [new_row() for _ in range(600)]
@@ -80,6 +81,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
 
 
 @pytest.mark.guarantee("index-query")
+@pytest.mark.twice
 def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
     """Conformance case 15: the row has changed and the index has not caught up; a stale match is filtered."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -97,6 +99,7 @@ def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
 
 
 @pytest.mark.guarantee("index-query")
+@pytest.mark.twice
 def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand, new_row):
     """Conformance case 16: an entry of a row that does not exist."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -111,6 +114,7 @@ def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand,
 
 
 @pytest.mark.guarantee("index-refusals")
+@pytest.mark.twice
 def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monkeypatch):
     """Conformance case 17: nothing is sent to any server."""
     kept.fill()
@@ -155,6 +159,7 @@ def documents(chance: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.guarantee("index-query")
+@pytest.mark.twice
 def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_row):
     """150 seeded queries: every operator and type, boundary values, truncated text, both directions, page by page."""
     chance = random.Random(7)
@@ -189,6 +194,7 @@ def test_queries_return_the_rows_that_a_full_scan_finds(kept, fresh_store, new_r
 
 
 @pytest.mark.guarantee("index-order")
+@pytest.mark.twice
 def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store, by_hand, new_row):
     """By EXPLAIN, with 2,000 entries in the shard: a covering read of the key 'query', without a filesort."""
     entry = kept.fill()
@@ -275,6 +281,7 @@ def test_an_impossible_query_says_which_ones_are_possible(query, said):
 
 
 @pytest.mark.guarantee("index-moves")
+@pytest.mark.twice
 def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row):
     """The shard field changes, disappears and returns; one version arrives late, with a lower ref_key."""
     row = new_row()
@@ -304,6 +311,7 @@ def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row)
 
 
 @pytest.mark.guarantee("index-wait")
+@pytest.mark.twice
 def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
     """It returns once the index has caught up, or on timeout; at once for a row without an entry."""
     kept.fill()
@@ -324,6 +332,7 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 
 
 @pytest.mark.guarantee("index-redefined")
+@pytest.mark.twice
 def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     kept, fresh_store, admin_store, new_row, accounts, fresh_url
 ):
@@ -371,6 +380,7 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
 
 
 @pytest.mark.guarantee("index-redefined")
+@pytest.mark.twice
 def test_a_table_of_another_definition_is_not_used(kept, fresh_store, by_hand):
     """After the catalog or the shard was restored from an earlier backup."""
     entry = kept.fill()
@@ -458,6 +468,7 @@ def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, mo
 
 
 @pytest.mark.guarantee("index-query")
+@pytest.mark.twice
 def test_a_damaged_cell_keeps_no_other_row_from_being_found(kept, fresh_store, by_hand, new_row):
     """Its row is found by its other values; the result has the error in place of the cell."""
     damaged, whole = (fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key for _ in range(2))

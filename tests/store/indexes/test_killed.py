@@ -11,7 +11,9 @@ pytestmark = pytest.mark.mysql
 
 
 @pytest.mark.guarantee("index-late")
-@pytest.mark.parametrize("control", ["", NOT_SET_BACK], ids=["as it is", "followers are not set back"])
+@pytest.mark.parametrize(
+    "control", ["", pytest.param(NOT_SET_BACK, marks=pytest.mark.long)], ids=["as it is", "followers are not set back"]
+)
 def test_index_workers_killed_and_frozen_lose_no_entry(accounts, fresh_url, tmp_path, control):
     """SIGKILL and SIGSTOP at random moments and at the worst one, while cells are written; half of the rows once only.
 

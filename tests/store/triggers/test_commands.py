@@ -130,6 +130,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
 
 @pytest.mark.guarantee("follower-poison")
 @pytest.mark.once
+@pytest.mark.long
 def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     start, tmp_path, fresh_store, follow_store, new_row, eventually
 ):
@@ -179,6 +180,7 @@ def test_a_terminal_that_is_closed_ends_a_run_with_its_workers(start, tmp_path, 
 
 
 @pytest.mark.once
+@pytest.mark.long
 def test_a_worker_that_starts_is_not_interrupted(start, tmp_path, fresh_store, new_row):
     """Ctrl-C at a terminal reaches the workers, too, while they still import modules: no traceback, and no death."""
     (tmp_path / "sitecustomize.py").write_text(
