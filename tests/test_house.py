@@ -16,16 +16,14 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pymysql
 import pytest
 
 import schemaless
 from schemaless import errors
-from schemaless.cli.main import _NOUNS, cli
+from schemaless.cli.main import _NOUNS
 from schemaless.local.description import LocalServer
 from tests.cases import each
 
@@ -236,22 +234,6 @@ def test_type_checkers_see_the_installed_package(tmp_path):
 # ---- the command line
 
 
-def commands() -> Iterator[tuple[str, ...]]:
-    def below(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
-        yield path
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                if (child := command.get_command(context, name)) is not None:
-                    yield from below((*path, name), child)
-
-    for noun, (module, _) in _NOUNS.items():
-        if importlib.util.find_spec(module) is None:
-            yield (noun,)
-        else:
-            yield from below((noun,), getattr(importlib.import_module(module), noun))
-
-
 @pytest.mark.parametrize("noun", _NOUNS)
 def test_the_overview_says_what_the_command_says(noun):
     """The overview is kept apart so that --help is fast; it is the first line of the command's own help."""
@@ -259,16 +241,6 @@ def test_the_overview_says_what_the_command_says(noun):
     command = getattr(importlib.import_module(module), noun)
 
     assert inspect.cleandoc(command.help).splitlines()[0] == line
-
-
-@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
-def test_every_command_shows_its_help(path, capsys):
-    """Each noun and each verb answers --help with a sentence and its options."""
-    assert cli.main([*path, "--help"], prog_name="schemaless", standalone_mode=False) == 0
-
-    text = capsys.readouterr().out
-    assert text.startswith(f"Usage: schemaless {' '.join(path)} ")
-    assert re.search(r"\n\n  [A-Z].*\.", text)
 
 
 # ---- the wheel

@@ -12,6 +12,7 @@ import pytest
 from schemaless.cli import main
 from schemaless.cli.main import _NOUNS, _SECTIONS, cli
 from schemaless.ui.terminal.output import ReadOnlyCommand
+from tests.cases import each
 
 NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"
 
@@ -35,13 +36,14 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple
     return found
 
 
-@pytest.mark.parametrize("path", [path for path, _ in commands(cli)], ids=" ".join)
+@each("path", [path for path, _ in commands(cli)])
 def test_every_command_has_help_and_an_example_of_itself(invoke, path):
-    """--help is on standard output, with exit 0; examples in it start with the command."""
+    """--help is on standard output, with exit 0: a sentence, and examples that start with the command."""
     result = invoke(*path, "--help")
 
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith(f"Usage: schemaless {' '.join(path)}")
+    assert result.out.startswith(f"Usage: schemaless {' '.join(path)} ")
+    assert re.search(r"\n\n  [A-Z].*\.", result.out)
     for example in re.findall(r"^ +schemaless (\S+(?: \S+)?)", result.out.partition("Examples:")[2], re.MULTILINE):
         assert example.split()[0] in _NOUNS
 
@@ -225,7 +227,7 @@ def test_unusable_url_is_exit_2_without_the_password(invoke, arguments):
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("name", ["a`b", "it's", "", "x" * 65, "tab\t"])
+@each("name", ["a`b", "it's", "", "x" * 65, "tab\t"])
 def test_column_name_that_no_cell_can_have_is_exit_2(invoke, admin_url, arguments, name):
     """A misspelt column is said to be one, everywhere, instead of finding nothing."""
     given = [part.format(name=name) for part in arguments]

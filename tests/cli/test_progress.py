@@ -19,17 +19,16 @@ from schemaless.ops.jobs.status import Eta, JobStatus
 from schemaless.ui.terminal import output
 from schemaless.ui.terminal.output import progress, speed_text
 from schemaless.ui.terminal.progress import ProgressLine, amount_text, rate_text
+from tests.cases import each
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, load
 
 FACTS = ["823 k of 1,235 k ids", "1,994 k ids/s", "0:00:01"]
 
 
-@pytest.mark.parametrize(
-    "description", ["checking", "loading " + "trips-2016-01-01" * 8, "読み込み" * 20], ids=["short", "long", "wide"]
-)
-@pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
-@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@each("description", ["checking", "loading " + "trips-2016-01-01" * 8, "読み込み" * 20])
+@each("share", [None, 0.0, 0.4, 1.0])
+@each("width", [20, 40, 60, 80, 200])
 def test_progress_line_is_one_line_at_any_width(description, share, width):
     """Never wrapped, whatever the description; the first fact is the last to go."""
     screen = io.StringIO()

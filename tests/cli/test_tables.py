@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from schemaless import NewStoredCell
 from schemaless.ui.terminal import output
 from schemaless.ui.terminal.tables import table_lines, wrapped
+from tests.cases import each
 
 WORD = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
 VALUE = st.lists(WORD, max_size=6).map(" ".join)
@@ -115,8 +116,8 @@ def migrated(invoke, fresh_store, migrate_url, new_row):
 
 
 @pytest.mark.mysql
-@pytest.mark.parametrize("width", ["80", "60"])
-@pytest.mark.parametrize(
+@each("width", ["80", "60"])
+@each(
     "command",
     [
         ("info", "--count"),
@@ -126,13 +127,13 @@ def migrated(invoke, fresh_store, migrate_url, new_row):
         ("migrate", "report", "--all"),
         ("migrate", "plan", "--to", "legacy"),
     ],
-    ids=" ".join,
 )
 def test_commands_in_a_narrow_terminal_break_no_word(invoke, monkeypatch, migrated, command, width):
     """Every word of the narrow output stands in that of full width; what is too wide holds one that is too long."""
     wide = invoke(*command, url=migrated)
-    monkeypatch.setenv("COLUMNS", width)
-    narrow = invoke(*command, url=migrated)
+    with monkeypatch.context() as patch:
+        patch.setenv("COLUMNS", width)
+        narrow = invoke(*command, url=migrated)
 
     assert narrow.code == wide.code == 0
     changing = re.compile(r"[0-9][0-9.,:]*")  # seconds, bytes of a log that grows
