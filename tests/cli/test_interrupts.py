@@ -80,7 +80,7 @@ def test_a_runtime_error_that_is_no_interrupt_is_shown_as_it_is(invoke, monkeypa
         invoke("info", "--url", "mysql://u@nowhere.invalid/trips")
 
 
-@pytest.mark.parametrize("how", ["plain", "named", "in exec"])
+@pytest.mark.parametrize("how", ["plain", *(pytest.param(how, marks=pytest.mark.long) for how in ("named", "in exec"))])
 @pytest.mark.parametrize(
     "place",
     ["schemaless.cli.main", "click.shell_completion", "schemaless.errors", "schemaless.cli.info", "pymysql"],

@@ -192,6 +192,7 @@ def nested(levels: int, kind: str) -> Any:
 
 @each("kind", ["list", "dict", "both"])
 @each("levels", [1, 7, 8, 9, 11, 12, 13, 253, 254, 255, 256, 257, 510, 511, 512])
+@pytest.mark.long
 def test_encode_deep_document_round_trips(levels: int, kind: str) -> None:
     """512 levels are a document, on every path."""
     document = nested(levels, kind)

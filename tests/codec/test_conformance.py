@@ -111,6 +111,7 @@ def test_simdjson_checker_files_agree(shared: Path) -> None:
         assert reads(path.read_bytes()) or not path.name.startswith("pass"), path.name
 
 
+@pytest.mark.long
 def test_naughty_strings_round_trip(shared: Path) -> None:
     """Every naughty string is a value, a key and a text that nothing alters."""
     for name in ("blns.json", "blns.base64.json"):
@@ -204,6 +205,7 @@ def test_zlib_coverage_vectors_agree(shared: Path) -> None:
                     check_canonical(enveloped(0x11, stream or b"\x00"))
 
 
+@pytest.mark.long
 def test_real_documents_round_trip(shared: Path) -> None:
     """A seeded sample of each corpus, through every codec and both engines."""
     chance = random.Random(19)

@@ -213,6 +213,7 @@ def test_native_mutants_are_refused_or_read_as_the_reference_does() -> None:
     assert 100 < read < MUTANTS
 
 
+@pytest.mark.long
 def test_native_refusals_leak_no_memory() -> None:
     """What was made before a payload proved wrong is dropped: memory does not grow with refusals."""
     chance = random.Random(43)

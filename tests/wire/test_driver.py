@@ -128,7 +128,10 @@ def test_a_reply_is_read_packet_by_packet_and_not_kept(answering):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1_000, 8_192, 8_193, 1 << 20])
+@pytest.mark.parametrize(
+    "piece_bytes",
+    [5, 1_000, 8_192, 8_193, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 64, 1 << 20))],
+)
 def test_a_reply_is_the_same_however_its_bytes_arrive(connection_on, piece_bytes):
     """Rows of sizes around the buffer size, with wrapping sequence numbers, in chunks that end anywhere."""
     generator = random.Random(piece_bytes)

@@ -496,6 +496,7 @@ def test_a_new_primary_that_soon_stops_waiting_for_replicas_is_adopted(client, a
 
 
 @pytest.mark.parametrize("old", ["read-only", "unreachable"])
+@pytest.mark.long
 def test_errant_transactions_of_a_promoted_replica_are_named(
     client, adopt, first, second, monkeypatch, tmp_path, capsys, old
 ):

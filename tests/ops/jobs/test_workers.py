@@ -105,6 +105,7 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     assert len(found) == 3
 
 
+@pytest.mark.long
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
     """After kill -9 of a worker in the middle of a shard, the driver starts others, which take over the shard."""
     job_store = JobStore(migrate_store)

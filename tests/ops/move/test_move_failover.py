@@ -67,6 +67,7 @@ SHORT = [("committed", "source", "with it")]
     ("phase", "who", "catalog"),
     [case if case in SHORT else pytest.param(*case, marks=pytest.mark.long) for case in CASES],
 )
+@pytest.mark.long
 def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first, phase, who, catalog):
     """The same command continues on the new primaries, with the catalog on the lost server or elsewhere.
 

@@ -345,6 +345,7 @@ def test_impossible_changes_are_refused(changes, error):
         WhatIf(name="x", **changes)
 
 
+@pytest.mark.long
 def test_every_number_of_the_page_agrees_with_the_others(both, page):
     """Days, dates, sizes and prices: each is calculated once, and shown wherever it belongs."""
     data = report_json(both)
