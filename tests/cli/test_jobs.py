@@ -17,8 +17,8 @@ from schemaless.ops.jobs.status import status_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate import rebuild, reencode
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.blocks import BlockBounds
 from schemaless.ops.migrate.rebuild import RebuildSpec
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.restore import RESTORE, RestoreSpec
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies

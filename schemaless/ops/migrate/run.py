@@ -15,9 +15,8 @@ from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
 from schemaless.ops.migrate.binlog_cost import binary_log, binary_log_point
-from schemaless.ops.migrate.blocks import BLOCK_BOUNDS, BlockBounds
 from schemaless.ops.migrate.reclaimed import record_sizes
-from schemaless.ops.migrate.reencode import work
+from schemaless.ops.migrate.reencode import BLOCK_BOUNDS, BlockBounds, work
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.tally import MigrateOutcome, ShardTally
 from schemaless.planning.sampling.table_sizes import table_weights

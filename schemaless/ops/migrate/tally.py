@@ -30,14 +30,11 @@ class Counts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Restore counters from ``as_json`` of this version or an earlier one; missing fields keep their defaults."""
-        return cls(
-            **{
-                field.name: Counter(values[field.name]) if field.default_factory is Counter else values[field.name]
-                for field in fields(cls)
-                if field.name in values
-            }
-        )
+        """Restore counters from ``as_json``; missing fields keep their defaults."""
+        restored = cls()
+        for name, value in values.items():
+            setattr(restored, name, Counter(value) if isinstance(getattr(restored, name), Counter) else value)
+        return restored
 
 
 @dataclass(slots=True)
@@ -110,6 +107,13 @@ class ShardTally:
             tally.left.clear()
             tally.left_bytes = 0
 
+    def add(self, other: ShardTally) -> None:
+        """Add the counters of a part of this pass."""
+        for name, tally in other.columns.items():
+            self.column(name).add(tally)
+        self.rows += other.rows
+        self.outdated += other.outdated
+
     def store(self, state: ShardState) -> None:
         """Write the counters into the state of the shard."""
         total = self.total()
@@ -132,9 +136,7 @@ class ShardTally:
         if not counters:
             return cls()
         columns = {name: Tally.from_json(value) for name, value in counters["columns"].items()}
-        return cls(
-            columns, counters["rows"], counters["found"], counters["interruptions"], dict(counters.get("archived", {}))
-        )
+        return cls(columns, counters["rows"], counters["found"], counters["interruptions"], counters["archived"])
 
 
 @dataclass(slots=True)

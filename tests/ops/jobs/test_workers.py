@@ -24,8 +24,8 @@ from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import reencode
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.blocks import BlockBounds
 from schemaless.ops.migrate.faults import Fault
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
 from schemaless.store.internals import internals_of

@@ -16,11 +16,11 @@ from schemaless.codec.envelope import describe_body
 from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.migrate import blocks, rebuild, reencode
+from schemaless.ops.migrate import rebuild, reencode
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.blocks import BlockBounds
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.rebuild import RebuildSpec
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import select_block, update_bodies
 from schemaless.ops.migrate.verify import check, verify
@@ -374,18 +374,18 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
 
 
 @pytest.mark.parametrize(
-    ("lengths", "room", "groups"),
+    ("lengths", "blocks"),
     [
-        ([], 10, []),
-        ([4, 6], 10, [([0, 1], True)]),
-        ([4, 7], 10, [([0], True), ([1], False)]),
-        ([11, 4], 10, [([0, 1], False)]),
-        ([80, 30, 70], 10, [([0], False), ([1, 2], False)]),
+        ([], []),
+        ([None, 40, 60, None], [[None, 40, 60, None]]),
+        ([40, 61, 39], [[40], [61, 39]]),
+        ([10, 250, 20, None], [[10], [250], [20, None]]),
     ],
 )
-def test_long_bodies_are_grouped_by_memory(lengths, room, groups):
-    """Only the first group shares the memory of the current block; each other group has that of a whole block."""
-    assert list(blocks.groups(enumerate(lengths), room, 100)) == groups
+def test_pages_are_split_by_memory(lengths, blocks):
+    """The bodies of a block fit in memory together; a longer one is by itself."""
+    rows = [(*[None] * 6, length) for length in lengths]
+    assert [[row[6] for row in block] for block in reencode.split(rows, 100)] == blocks
 
 
 def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store):

@@ -20,9 +20,9 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import archive
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive_files import archive_files, read_archive
-from schemaless.ops.migrate.blocks import BlockBounds
 from schemaless.ops.migrate.finalise import finalise
 from schemaless.ops.migrate.originals import digest_of
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import everything, load, restore
@@ -191,7 +191,7 @@ import schemaless
 from schemaless.ops.migrate import restore, restore_shard
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate import archive
-from schemaless.ops.migrate.blocks import BlockBounds
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.topology.shards import Shards
 

@@ -29,7 +29,7 @@ from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.blocks import BlockBounds
+from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
