@@ -22,6 +22,7 @@ from schemaless import NewStoredCell
 from schemaless.base.keys import row_key_for
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.recode import recode
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
@@ -113,7 +114,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
 def replace(connection: Connection, database: str, changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> None:
     """Replace bodies; a change is an added_id, the stored body and the new one."""
     for chunk in chunks(changes, rows):
-        done = connection.execute(update_bodies(database, chunk))
+        done = connection.execute(update_bodies(database, [(place, digest_of(old), new) for place, old, new in chunk]))
         assert done.affected == len(chunk), done
 
 

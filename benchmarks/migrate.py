@@ -55,6 +55,7 @@ from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.binlog_cost import binary_log
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import select_block, update_bodies, wanted_bodies
@@ -269,7 +270,9 @@ def reencode_share(url: str, shards: range) -> None:
             database, after = internals_of(store).shards.database(shard), 0
             while rows := internals_of(store).shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
                 cells = [internals_of(store).stored_cell(row[:6], shard) for row in rows]
-                sql = update_bodies(database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells])
+                sql = update_bodies(
+                    database, [(cell.added_id, digest_of(cell.body), recode(cell.body).body) for cell in cells]
+                )
                 internals_of(store).shards.run(
                     shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
                 )
@@ -398,7 +401,8 @@ class Share:
         """Replace bodies with the statements that a migration sends."""
         for shard, changes in self._changes.items():
             for start in range(0, len(changes), 100):
-                sql = update_bodies(internals_of(self._store).shards.database(shard), changes[start : start + 100])
+                part = [(added_id, digest_of(body), new) for added_id, body, new in changes[start : start + 100]]
+                sql = update_bodies(internals_of(self._store).shards.database(shard), part)
                 internals_of(self._store).shards.run(
                     shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
                 )

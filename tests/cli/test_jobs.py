@@ -15,7 +15,7 @@ from schemaless.ops.jobs.job import Kind, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.migrate import rebuild, reencode
+from schemaless.ops.migrate import body_updates, rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.rebuild import RebuildSpec
 from schemaless.ops.migrate.reencode import BlockBounds
@@ -257,7 +257,7 @@ def test_cells_erased_during_a_migration_are_reported_and_no_fault(
             by_hand(fresh_store).execute(0, sql)
         return update_bodies(database, changes)
 
-    monkeypatch.setattr(reencode, "update_bodies", update)
+    monkeypatch.setattr(body_updates, "update_bodies", update)
     monkeypatch.setattr(
         "schemaless.cli.migrate_run.run_migration", partial(migrate.run, bounds=BlockBounds(next_pass_s=0.01))
     )

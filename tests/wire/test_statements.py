@@ -56,7 +56,7 @@ HOT: dict[str, Callable[[str], bytes]] = {
     "select_probe": lambda name: select_probe(name, 995, 1_000, 1_020, 8),
     "select_by_id": lambda name: select_by_id(name, IDS),
     "select_id_span": select_id_span,
-    "update_bodies": lambda name: update_bodies(name, [(added_id, b'"body"', b'"new"') for added_id in IDS]),
+    "update_bodies": lambda name: update_bodies(name, [(added_id, bytes(32), b'"new"') for added_id in IDS]),
 }
 
 

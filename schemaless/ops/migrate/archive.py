@@ -86,8 +86,13 @@ def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
         cell.ref_key,
         created_text(cell),
         cell.body,
-        hashlib.sha256(new_body).digest(),
+        digest_of(new_body),
     )
+
+
+def digest_of(body: bytes) -> bytes:
+    """Return the SHA-256 of a body."""
+    return hashlib.sha256(body).digest()
 
 
 def archive_dictionary(folder: Path, dictionary: Dictionary) -> Path:
@@ -306,7 +311,7 @@ def _contents(cells: Sequence[ArchivedCell], frame_bytes: int) -> Iterator[bytes
                 cell.column_name,
                 cell.ref_key,
                 cell.created_at,
-                hashlib.sha256(cell.body).digest(),
+                digest_of(cell.body),
                 cell.body,
                 cell.new_digest,
             )

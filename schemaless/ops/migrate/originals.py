@@ -5,29 +5,31 @@ Files are read one frame at a time. Deduplication takes one bit of memory per ce
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.events import only
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import is_erased, same_document
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.jobs.job import ShardState
-from schemaless.ops.migrate.archive import ArchivedCell, created_text
+from schemaless.ops.migrate.archive import ArchivedCell, created_text, digest_of
 from schemaless.ops.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
 from schemaless.ops.migrate.sql import select_stored_digests
 from schemaless.ops.migrate.tally import ShardTally
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.wire.node import Node
 
 _PAGE_IDS = 1 << 16
 _SHARDS_NAMED = 20
+_CHUNK_BYTES: Final = 1 << 20
 
 
 class StoredDigest(NamedTuple):
@@ -55,38 +57,21 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
     }
 
 
-def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    """Read cells from a shard's primary, with digests computed by the server in place of bodies."""
-    internals = internals_of(store)
-    return digests(internals.shards.rows(shard, select_stored_digests(internals.shards.database(shard), ids)))
+def stored_digests(
+    store: Datastore, shard: int, ids: Iterable[int], node: Node | None = None
+) -> dict[int, StoredDigest]:
+    """Read cells from a server, by default the primary, with digests computed by the server in place of bodies."""
+    shards = internals_of(store).shards
+    sql = select_stored_digests(shards.database(shard), ids)
+    if node is None:
+        return digests(shards.rows(shard, sql))
+    return digests(shards.run_on(node, shard, lambda connection: connection.rows(sql)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:
     """Convert a cell that was read with its body to a ``StoredDigest``."""
-    return StoredDigest(
-        cell.added_id,
-        cell.row_key.bytes,
-        cell.column_name,
-        cell.ref_key,
-        created_text(cell),
-        digest_of(cell.body),
-        len(cell.body),
-    )
-
-
-def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
-    """Return whether two bodies decode to the same document; False if one of them does not decode or was erased."""
-    if is_erased(original) or is_erased(stored):
-        return False
-    try:
-        return same_document(store.decode(original), store.decode(stored))
-    except CorruptBody:
-        return False
-
-
-def digest_of(body: bytes) -> bytes:
-    """Return the SHA-256 of a body."""
-    return hashlib.sha256(body).digest()
+    place = cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, created_text(cell)
+    return StoredDigest(*place, digest_of(cell.body), len(cell.body))
 
 
 @dataclass(slots=True)
@@ -97,14 +82,12 @@ class Originals:
         files: files with a complete header.
         torn: files with an incomplete last frame, and its size in bytes. Files that end within their header are listed
             from the start; the others are added while they are read.
-        unclosed: files without an end mark; filled while they are read.
-        records: cells in each file, duplicates included; filled while they are read.
+        records: cells in each file by file name, duplicates included; filled while they are read.
     """
 
     files: list[ArchiveFile]
     torn: dict[Path, int] = field(default_factory=dict)
-    unclosed: set[Path] = field(default_factory=set)
-    records: Counter[ArchiveFile] = field(default_factory=Counter)
+    records: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -150,16 +133,15 @@ class Originals:
         """Return the files of one shard, for a worker."""
         return Originals([file for file in self.files if file.shard == shard])
 
-    def of_shard(self, shard: int) -> Iterator[ArchivedCell]:
-        """Yield the cells of a shard, newest job first, each cell once per job, as that job last archived it.
+    def cells(self) -> Iterator[ArchivedCell]:
+        """Yield the cells of one shard's files, newest job first, each cell once per job, as that job archived it last.
 
-        Every file of the shard is read and checked before the first cell is yielded.
+        Every file is read and checked before the first cell is yielded.
 
         Raises:
             CorruptArchive: a file is damaged.
         """
-        files = [file for file in self.files if file.shard == shard]
-        jobs = [list(group) for _, group in groupby(files, key=lambda file: file.job_id)]
+        jobs = [list(group) for _, group in groupby(self.files, key=lambda file: file.job_id)]
         duplicates = [self._duplicates(group) for group in jobs]
         for group, newer_copies in zip(reversed(jobs), reversed(duplicates), strict=True):
             for file in group:
@@ -182,11 +164,9 @@ class Originals:
                 if page[position >> 3] & bit:
                     duplicates[cell.added_id] += 1
                 page[position >> 3] |= bit
-            self.records[file] = reader.cells
+            self.records[file.path.name] = reader.cells
             if reader.torn_bytes:
                 self.torn[file.path] = reader.torn_bytes
-            if not reader.closed:
-                self.unclosed.add(file.path)
         return duplicates
 
 
@@ -195,7 +175,7 @@ class Missing:
     """A gap in an archive: a file that is missing, or holds fewer originals than the job recorded.
 
     Attributes:
-        file: name of the file; empty if the job did not record file names.
+        file: name of the file.
         found: originals in the file; None if the file is missing.
         expected: minimum number of originals, as recorded by the job.
     """
@@ -207,16 +187,15 @@ class Missing:
     expected: int
 
     def __str__(self) -> str:
-        name = self.file or "the archive"
         gap = (
-            f"{name} with {self.expected:,} originals is missing"
+            f"with {self.expected:,} originals is missing"
             if self.found is None
-            else f"{name} holds {self.found:,} originals instead of at least {self.expected:,}"
+            else f"holds {self.found:,} originals instead of at least {self.expected:,}"
         )
-        return f"job {self.job_id}, shard {self.shard}: {gap}"
+        return f"job {self.job_id}, shard {self.shard}: {self.file} {gap}"
 
 
-def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[ArchiveFile, int]) -> list[Missing]:
+def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[str, int]) -> list[Missing]:
     """Compare the files of a job's archive with the number of originals that the job recorded.
 
     A killed runner recorded only what it wrote up to its last checkpoint, about a second earlier.
@@ -226,24 +205,12 @@ def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[Archi
         states: the job's shard states, with counters, for the shards to compare.
         records: cells in each file, as counted by ``Originals``.
     """
-    counts: dict[str, int] = {}
-    by_shard: Counter[int] = Counter()
-    for file, count in records.items():
-        if file.job_id == job_id:
-            counts[file.path.name] = count
-            by_shard[file.shard] += count
-    missing: list[Missing] = []
-    for state in states:
-        recorded = ShardTally.of(state).archived
-        gaps = [
-            Missing(job_id, state.shard, name, counts.get(name), cells)
-            for name, cells in sorted(recorded.items())
-            if counts.get(name, -1) < cells
-        ]
-        if not gaps and by_shard[state.shard] < state.cells:
-            gaps = [Missing(job_id, state.shard, "", by_shard[state.shard], state.cells)]
-        missing += gaps
-    return missing
+    return [
+        Missing(job_id, state.shard, name, records.get(name), cells)
+        for state in states
+        for name, cells in sorted(ShardTally.of(state).archived.items())
+        if records.get(name, -1) < cells
+    ]
 
 
 def missing_text(missing: Iterable[Missing]) -> str | None:
@@ -263,37 +230,82 @@ def missing_text(missing: Iterable[Missing]) -> str | None:
     )
 
 
-def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -> Iterator[list[ArchivedCell]]:
+class Match(Enum):
+    """What the datastore has in place of an original."""
+
+    GONE = "no cell"
+    OTHER = "another cell"
+    ORIGINAL = "the original body"
+    MIGRATED = "the body that the migration wrote"
+    SAME = "the same document in another encoding"
+    ERASED = "an erased cell"
+    CHANGED = "another body"
+
+
+class Compared(NamedTuple):
+    """An original and what is stored in its place; ``stored`` is None if there is nothing."""
+
+    cell: ArchivedCell
+    stored: StoredDigest | None
+    match: Match
+
+
+def compared(store: Datastore, shard: int, chunk: Sequence[ArchivedCell]) -> Iterator[Compared]:
+    """Compare originals with the stored cells, which are read by digest, and completely if the digest is unknown."""
+    by_id = stored_digests(store, shard, (cell.added_id for cell in chunk))
+    others: dict[int, ArchivedCell] = {}
+    for cell in chunk:
+        stored = by_id.get(cell.added_id)
+        if stored is None:
+            yield Compared(cell, None, Match.GONE)
+        elif stored.key != cell.key:
+            yield Compared(cell, stored, Match.OTHER)
+        elif stored.digest == digest_of(cell.body):
+            yield Compared(cell, stored, Match.ORIGINAL)
+        elif stored.digest == cell.new_digest:
+            yield Compared(cell, stored, Match.MIGRATED)
+        else:
+            others[cell.added_id] = cell
+    for read in _bodies_of(store, shard, [by_id[added_id] for added_id in others]):
+        cell = others.pop(read.added_id)
+        yield Compared(cell, digested(read), _match(store, cell.body, read.body))
+    for cell in others.values():
+        yield Compared(cell, None, Match.GONE)
+
+
+def _match(store: Datastore, original: bytes, stored: bytes) -> Match:
+    if is_erased(stored):
+        return Match.ERASED
+    try:
+        same = not is_erased(original) and same_document(store.decode(original), store.decode(stored))
+    except CorruptBody:
+        same = False
+    return Match.SAME if same else Match.CHANGED
+
+
+def in_chunks(cells: Iterable[ArchivedCell], most_cells: int) -> Iterator[list[ArchivedCell]]:
     """Split cells into chunks for one statement each; a chunk holds no cell twice."""
     chunk: dict[int, ArchivedCell] = {}
     size = 0
     for cell in cells:
-        if cell.added_id in chunk:
+        if cell.added_id in chunk or len(chunk) >= most_cells or size >= _CHUNK_BYTES:
             yield list(chunk.values())
             chunk, size = {}, 0
         chunk[cell.added_id] = cell
         size += len(cell.body)
-        if len(chunk) >= most_cells or size >= most_bytes:
-            yield list(chunk.values())
-            chunk, size = {}, 0
     if chunk:
         yield list(chunk.values())
 
 
-def bodies_of(
-    store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
-) -> Iterator[tuple[int, bytes]]:
-    """Read the bodies of cells, at most ``most_bytes`` per statement; cells that no longer exist are left out."""
-    internals = internals_of(store)
+def _bodies_of(store: Datastore, shard: int, cells: Iterable[StoredDigest]) -> Iterator[StoredCell]:
+    """Read cells with their bodies, a limited size per statement; cells that no longer exist are left out."""
     ids: list[int] = []
     size = 0
     for cell in cells:
-        if ids and size + cell.body_bytes > most_bytes:
-            for stored in internals.read_stored(shard, ids):
-                yield stored.added_id, stored.body
+        if ids and size + cell.body_bytes > _CHUNK_BYTES:
+            yield from internals_of(store).read_stored(shard, ids)
             ids, size = [], 0
         ids.append(cell.added_id)
         size += cell.body_bytes
     if ids:
-        for stored in internals.read_stored(shard, ids):
-            yield stored.added_id, stored.body
+        yield from internals_of(store).read_stored(shard, ids)

@@ -6,14 +6,13 @@ harmless; the job's checkpoint says where to resume.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from schemaless.cell import StoredCell
 from schemaless.codec.envelope import counts_as, dictionary_of
@@ -23,16 +22,16 @@ from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.leases import INTERRUPTED
 from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import discount_read
-from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived
-from schemaless.ops.migrate.binlog_cost import log_settings
+from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived, digest_of
+from schemaless.ops.migrate.body_updates import BodyUpdates, Change
+from schemaless.ops.migrate.originals import stored_digests
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.sql import select_block, select_digests, update_bodies
+from schemaless.ops.migrate.sql import select_block
 from schemaless.ops.migrate.tally import ShardTally
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
-from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.node import Node
 
 PER_CELL_ERRORS: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
@@ -94,12 +93,6 @@ def split(rows: Sequence[BlockRow], most_bytes: int) -> list[list[BlockRow]]:
     return blocks
 
 
-class _Change(NamedTuple):
-    cell: StoredCell
-    body: bytes
-    keep_reason: str | None
-
-
 @dataclass(slots=True)
 class Block:
     """Consecutive rows of a shard that are re-encoded and replaced together.
@@ -115,10 +108,10 @@ class Block:
 
     last_id: int
     cells: list[StoredCell]
-    updates: list[tuple[bytes, Sequence[_Change]]] = field(default_factory=list)
+    updates: list[tuple[bytes, Sequence[Change[StoredCell]]]] = field(default_factory=list)
     tally: ShardTally = field(default_factory=ShardTally)
     failures: list[Failure] = field(default_factory=list)
-    digests: dict[int, str] = field(default_factory=dict)
+    digests: dict[int, bytes] = field(default_factory=dict)
 
     def leave(self, cell: StoredCell, reason: str, message: str) -> None:
         """Count a cell that is left unchanged."""
@@ -128,7 +121,7 @@ class Block:
         key = cell.row_key.bytes, cell.column_name, cell.ref_key
         self.failures.append(Failure(cell.shard, cell.added_id, *key, reason, message))
 
-    def count(self, change: _Change) -> None:
+    def count(self, change: Change[StoredCell]) -> None:
         """Count a cell that was replaced."""
         column = self.tally.column(change.cell.column_name)
         column.cells += 1
@@ -170,9 +163,7 @@ class _ShardWork:
         self._committed: list[Block] = []
         self._archive: ArchiveWriter | None = None
         self._archived_dictionaries: set[int | None] = {None}
-        self._log_settings = self._shards.run(
-            self._shard, lambda connection: log_settings(connection, full_images=spec.full_row_images)
-        )
+        self._updates = BodyUpdates(self._shards, self._shard, full_row_images=spec.full_row_images)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
 
     def __enter__(self) -> Self:
@@ -284,22 +275,9 @@ class _ShardWork:
                 if recoded.unchanged:
                     block.tally.outdated -= 1
                 else:
-                    changes.append(_Change(cell, recoded.body, recoded.keep_reason))
-
-        def update(part: Sequence[_Change]) -> bytes:
-            return update_bodies(self._database, ((cell.added_id, cell.body, body) for cell, body, _ in part))
-
-        def leave(change: _Change, sql_bytes: int) -> None:
-            block.leave(
-                change.cell,
-                "BodyTooLarge",
-                f"its new body has {len(change.body):,} bytes, which makes an UPDATE of {sql_bytes:,} bytes; raise the "
-                "server's max_allowed_packet",
-            )
-
-        most_bytes = self._shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+                    changes.append(Change(cell, digest_of(cell.body), recoded.body, recoded.keep_reason))
         block.cells = []
-        block.updates = list(split_statements(changes, update, most_bytes, leave))
+        block.updates = self._updates.statements(changes, block.leave)
         return block
 
     def commit(self, block: Block) -> None:
@@ -314,30 +292,17 @@ class _ShardWork:
                 self.prepare(block)
             for sql, changes in block.updates:
                 self._archive_originals(changes)
-                block.cells += self._unreplaced(block, changes, *self._update(sql))
+                began_s = time.monotonic()
+                sent = self._updates.send(sql)
+                self._update_s = time.monotonic() - began_s
+                block.cells += self._unreplaced(block, changes, *sent)
             if not block.cells:
                 return
         for cell in block.cells:
             block.leave(cell, "Contended", f"it changed during each of {_ROUNDS} attempts; run the migration again")
 
-    def _update(self, sql: bytes) -> tuple[int, bool]:
-        """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply."""
-        attempts = 0
-
-        def operation(connection: Connection) -> int:
-            nonlocal attempts
-            attempts += 1
-            if self._log_settings is not None:
-                connection.ensure(self._log_settings)
-            return connection.execute(sql).affected
-
-        began_s = time.monotonic()
-        affected = self._shards.run(self._shard, operation, writes=True)
-        self._update_s = time.monotonic() - began_s
-        return affected, attempts > 1
-
     def _unreplaced(
-        self, block: Block, changes: Sequence[_Change], affected: int, resent: bool
+        self, block: Block, changes: Sequence[Change[StoredCell]], affected: int, resent: bool
     ) -> Iterator[StoredCell]:
         """Count the cells that an UPDATE replaced, and yield those that have to be tried again."""
         now = None
@@ -353,7 +318,7 @@ class _ShardWork:
                 affected -= 1
                 block.count(change)
                 if self._spec.verify_after is not None:
-                    block.digests[cell.added_id] = hashlib.sha256(change.body).hexdigest()
+                    block.digests[cell.added_id] = digest_of(change.body)
             elif stored is None:
                 block.tally.column(cell.column_name).erased += 1
                 block.tally.outdated -= 1
@@ -367,7 +332,7 @@ class _ShardWork:
         except CorruptBody:
             return False
 
-    def _archive_originals(self, changes: Sequence[_Change]) -> None:
+    def _archive_originals(self, changes: Sequence[Change[StoredCell]]) -> None:
         """Write the originals of some changes to the archive, and sync them."""
         if self._spec.archive is None:
             return
@@ -443,7 +408,7 @@ class _ShardWork:
             self._tally.archived[self._archive.path.name] = self._archive.cells
         self._tally.store(self._state)
 
-    def _verify_after(self, expected: dict[int, str]) -> None:
+    def _verify_after(self, expected: dict[int, bytes]) -> None:
         """Compare new bodies with what a server has stored.
 
         Raises:
@@ -453,17 +418,14 @@ class _ShardWork:
             return
         node, ids = self._node_to_verify(), list(expected)
         for start_at in range(0, len(ids), self._bounds.most_rows):
-            self._compare_digests(node, expected, ids[start_at : start_at + self._bounds.most_rows])
-
-    def _compare_digests(self, node: Node, expected: Mapping[int, str], ids: Sequence[int]) -> None:
-        sql = select_digests(self._database, ids)
-        for added_id, digest in self._shards.run_on(node, self._shard, lambda connection: connection.rows(sql)):
-            if digest != expected[int(added_id)]:
-                raise VerificationFailed(
-                    f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
-                    "written; another program is changing bodies there, or the server lost a write. The run "
-                    "stopped without changing more cells; find the cause, then run the same command again"
-                )
+            part = ids[start_at : start_at + self._bounds.most_rows]
+            for added_id, stored in stored_digests(self._store, self._shard, part, node).items():
+                if stored.digest != expected[added_id]:
+                    raise VerificationFailed(
+                        f"shard {self._shard}, added_id {added_id}: the body stored on {node} is not the one just "
+                        "written; another program is changing bodies there, or the server lost a write. The run "
+                        "stopped without changing more cells; find the cause, then run the same command again"
+                    )
 
     def _node_to_verify(self) -> Node:
         """Return the server to read new bodies from, after waiting for a replica to catch up."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from schemaless.errors import FeedRefused, ServerTimeout
 from schemaless.ops.migrate.originals import StoredDigest, digests, stored_digests
-from schemaless.ops.migrate.sql import select_block_digests, select_settled_digests, select_stored_digests
+from schemaless.ops.migrate.sql import select_block_digests, select_settled_digests
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -104,7 +104,7 @@ def _compare_again(
     while True:
         before = stored_digests(store, shard, ids)
         caught_up = _wait_for_replica(store, shard, replica, deadline_s)
-        on_replica = _replica_digests(store, shard, replica, ids)
+        on_replica = stored_digests(store, shard, ids, replica)
         now = _settled_digests(store, shard, ids)
         if now is None:
             if time.monotonic() >= deadline_s:
@@ -142,12 +142,6 @@ def _settled_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[i
         if timeout.code not in _ROW_LOCKED:
             raise
         return None
-
-
-def _replica_digests(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    internals = internals_of(store)
-    sql = select_stored_digests(internals.shards.database(shard), ids)
-    return digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
 
 
 def _wait_for_replica(store: Datastore, shard: int, replica: Node, deadline_s: float) -> _CaughtUp:

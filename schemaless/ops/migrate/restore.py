@@ -1,15 +1,16 @@
 """Restores: jobs that put archived originals back, byte for byte, and so undo a migration.
 
-``restore_shard`` does the work on a shard. The job records the progress and the counters; the stored bytes show which
-cells have been restored, so another restore skips them. Originals that a migration recorded but that are missing from
-the files are reported.
+A cell gets its original back if its stored body is the one that the migration wrote, or the same document in another
+codec. Every other cell is left unchanged and reported. The stored bytes show which cells are restored, so there is no
+checkpoint: after a crash a shard starts again at its first original. Originals that a migration recorded but that are
+missing from the files are reported.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,20 +18,25 @@ from typing import Final, Unpack
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.base.runner_names import is_dead_here
-from schemaless.errors import InvalidInput
-from schemaless.ops.jobs.job import Failure
+from schemaless.codec.envelope import dictionary_of, is_erased
+from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
+from schemaless.ops.jobs.job import Failure, ShardState
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.migrate.binlog_cost import log_settings
-from schemaless.ops.migrate.originals import Missing, Originals, missing_of
-from schemaless.ops.migrate.restore_shard import CHUNK_CELLS, RestoreTally, restore_shard
+from schemaless.ops.migrate.archive import ArchivedCell
+from schemaless.ops.migrate.body_updates import BodyUpdates, Change
+from schemaless.ops.migrate.originals import Match, Missing, Originals, compared, in_chunks, missing_of
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.tally import ShardTally
+from schemaless.ops.migrate.tally import Counts, ShardTally
 from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.wire.connection import Connection
+
+CHUNK_CELLS: Final = 200
+"""Maximum number of originals in one UPDATE."""
+
+_ROUNDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,48 @@ class RestoreSpec(JobSpec):
 
 
 @dataclass(slots=True)
+class RestoreTally(Counts):
+    """Counters of a restore on one shard, stored in ``ShardState.counters``.
+
+    Attributes:
+        archived: cells in the archive, each counted once per job.
+        restored: bodies replaced by their originals, or in a dry run, bodies that would be.
+        bytes_before: size of those bodies before the restore.
+        bytes_after: size of their originals.
+        already: cells that had their original body when the restore started.
+        left: cells left unchanged, by reason.
+        records: cells in each file by file name, duplicates included.
+        torn: size of the incomplete last frame by path.
+    """
+
+    archived: int = 0
+    restored: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    already: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    records: dict[str, int] = field(default_factory=dict)
+    torn: dict[str, int] = field(default_factory=dict)
+
+    def restarted(self) -> RestoreTally:
+        """Return the counters to restart the shard with; only those of restored cells are kept."""
+        return RestoreTally(
+            restored=self.restored, bytes_before=self.bytes_before, bytes_after=self.bytes_after, already=-self.restored
+        )
+
+    def store(self, state: ShardState) -> None:
+        """Write the counters into the state of the shard."""
+        state.cells = self.restored
+        state.bytes_before = self.bytes_before
+        state.bytes_after = self.bytes_after
+        state.left_cells = self.left.total()
+        state.first_id, state.checkpoint = 1, self.archived
+        state.top_id = max(1, sum(self.records.values()))
+        # With originals of several jobs, a restored body may be replaced again by that of an older job.
+        state.counters = {**self.as_json(), "already": max(0, self.already)}
+
+
+@dataclass(slots=True)
 class RestoreOutcome:
     """Result of a restore over all its runs, or of a dry run.
 
@@ -68,13 +116,12 @@ class RestoreOutcome:
         shards: number of shards.
         total: counters of all shards.
         failures: cells left unchanged, at most 1,000.
-        jobs: migrations that the originals belong to.
         torn: size of the incomplete last frame in bytes, by file; such a frame is left by a runner that died, or by an
             incomplete copy of the file.
-        missing: originals that these jobs recorded and that are missing from the files.
+        missing: originals that the migrations recorded and that are missing from the files.
         unknown_jobs: jobs for which the catalog does not record the number of originals.
-        interruptions: number of runners of these jobs that died. Originals that such a runner archived after its last
-            checkpoint (about a second's worth) are not counted in the catalog.
+        interruptions: number of runners of these migrations that died. Originals that such a runner archived after its
+            last checkpoint (about a second's worth) are not counted in the catalog.
     """
 
     job_id: int | None = None
@@ -83,7 +130,6 @@ class RestoreOutcome:
     shards: int = 0
     total: RestoreTally = field(default_factory=RestoreTally)
     failures: list[Failure] = field(default_factory=list)
-    jobs: set[int] = field(default_factory=set)
     torn: dict[Path, int] = field(default_factory=dict)
     missing: list[Missing] = field(default_factory=list)
     unknown_jobs: set[int] = field(default_factory=set)
@@ -103,14 +149,13 @@ class _Restore:
         """
         self._job_store = job_store = JobStore(store)
         jobs = job_store.jobs()
-        migrations = [job for job in jobs if job.kind == "migrate"]
         # Read before the files are listed: everything recorded by now must be in them.
-        finished = {
-            job.job_id: {
-                state.shard for state in job_store.shards(job.job_id, counters=False) if state.state != "waiting"
-            }
-            for job in migrations
-            if job.unfinished
+        recorded = {
+            job.job_id: [
+                state for state in job_store.shards(job.job_id) if spec.shards is None or state.shard in spec.shards
+            ]
+            for job in jobs
+            if job.kind == "migrate" and spec.job in (None, job.job_id) and MigrateSpec.of(job).archive is not None
         }
         self.originals = originals = spec.originals(store, spec.shards)
         if not originals.files:
@@ -125,19 +170,10 @@ class _Restore:
                 + f" in {', '.join(spec.archives)}; name the archive folder of the migration"
                 + "".join(f"; {path} ends within its header" for path in sorted(originals.torn)[:1])
             )
-        self._known = {job.job_id for job in migrations}
-        self._jobs = {file.job_id for file in originals.files}
-        archiving = {job.job_id for job in migrations if MigrateSpec.of(job).archive is not None}
-        self._unknown = self._jobs - archiving
-        self._recorded = {
-            job_id: [
-                state
-                for state in job_store.shards(job_id)
-                if (spec.shards is None or state.shard in spec.shards)
-                and (job_id not in finished or state.shard in finished[job_id])
-            ]
-            for job_id in sorted(self._jobs & archiving)
-        }
+        found = {file.job_id for file in originals.files}
+        self._undone = sorted(found & {job.job_id for job in jobs if job.kind == "migrate"})
+        self._unknown = found - recorded.keys()
+        self._recorded = {job_id: states for job_id, states in recorded.items() if job_id in found}
 
     @property
     def cells(self) -> int | None:
@@ -148,18 +184,14 @@ class _Restore:
         self, tallies: Mapping[int, RestoreTally], failures: list[Failure], job_id: int | None = None
     ) -> RestoreOutcome:
         """Combine the counters of the shards into an outcome."""
-        files = self.originals.files
-        outcome = RestoreOutcome(job_id, len(files), self.originals.size_bytes, len(tallies), failures=failures)
-        outcome.jobs, outcome.unknown_jobs = self._jobs, self._unknown
-        total = outcome.total
+        originals = self.originals
+        outcome = RestoreOutcome(job_id, len(originals.files), originals.size_bytes, len(tallies), failures=failures)
+        outcome.unknown_jobs = self._unknown
         for tally in tallies.values():
-            total.add(tally)
-        outcome.torn = self.originals.torn | {
-            file.path: total.torn[file.path.name] for file in files if file.path.name in total.torn
-        }
-        records = Counter({file: total.records[file.path.name] for file in files if file.path.name in total.records})
+            outcome.total.add(tally)
+        outcome.torn = originals.torn | {Path(path): size for path, size in outcome.total.torn.items()}
         for job, states in self._recorded.items():
-            outcome.missing += missing_of(job, states, records)
+            outcome.missing += missing_of(job, states, outcome.total.records)
             outcome.interruptions += sum(ShardTally.of(state).interruptions for state in states)
         return outcome
 
@@ -167,7 +199,7 @@ class _Restore:
         """Record the restore in the event logs of the migrations that it undid."""
         cells, shards = outcome.total.restored, outcome.shards
         event = f"restored {cells:,} cell{'s' * (cells != 1)} in {shards:,} shard{'s' * (shards != 1)}"
-        for job_id in sorted(self._jobs & self._known):
+        for job_id in self._undone:
             self._job_store.record_event(job_id, event)
 
 
@@ -199,9 +231,9 @@ def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_ev
             failures.append(failure)
 
     for shard in restore.originals.shards():
-        tallies[shard] = RestoreTally()
-        of_shard = restore.originals.only(shard)
-        for cells in restore_shard(store, shard, of_shard, tallies[shard], send=None, fail=leave):
+        work = _ShardRestore(store, restore.originals.only(shard), RestoreTally(), leave)
+        tallies[shard] = work.tally
+        for cells in work.chunks(CHUNK_CELLS):
             listener(Advanced(cells))
     return restore.outcome(tallies, failures)
 
@@ -233,7 +265,7 @@ def run(
     shards = restore.originals.shards()
     ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
     job_store = JobStore(store)
-    tallies = {state.shard: RestoreTally.of(state) for state in job_store.shards(ended.job_id)}
+    tallies = {state.shard: RestoreTally.from_json(state.counters) for state in job_store.shards(ended.job_id)}
     outcome = restore.outcome(tallies, job_store.failures(ended.job_id), ended.job_id)
     restore.record(outcome)
     return outcome
@@ -252,7 +284,6 @@ def _end_abandoned(store: Datastore, spec: RestoreSpec, shards: Sequence[int]) -
 
 def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) -> None:
     """Restore the originals of a shard; runs in a worker."""
-    internals = internals_of(store)
     state, learned = shard_run.state, shard_run.learned
     spec = RestoreSpec.of(shard_run.job)
     if "originals" not in learned:
@@ -263,27 +294,11 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
             f"no originals of shard {state.shard} in {', '.join(spec.archives)} on the machine of this worker; run the "
             "restore where the archive is, or mount the archive on that machine"
         )
-    full_images = spec.full_row_images
-    settings = internals.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
-    tally = RestoreTally.of(state).restarted()
-
-    def send(sql: bytes, body_bytes: int) -> None:
-        def operation(connection: Connection) -> None:
-            if settings is not None:
-                connection.ensure(settings)
-            connection.execute(sql)
-
-        shard_run.gate()
-        shard_run.spend(body_bytes)
-        began_s = time.monotonic()
-        internals.shards.run(state.shard, operation, writes=True)
-        shard_run.rest(time.monotonic() - began_s)
-
+    tally = RestoreTally.from_json(state.counters).restarted()
+    shard_restore = _ShardRestore(store, originals, tally, shard_run.fail, shard_run)
     shard_run.gate()
     try:
-        for _ in restore_shard(
-            store, state.shard, originals, tally, send=send, fail=shard_run.fail, chunk_cells=chunk_cells
-        ):
+        for _ in shard_restore.chunks(chunk_cells):
             # Chunks without an UPDATE put load on the server, too.
             shard_run.gate()
             if shard_run.due():
@@ -292,6 +307,127 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
     finally:
         tally.store(state)
     shard_run.finish()
+
+
+class _ShardRestore:
+    """Restore of one shard.
+
+    Args:
+        store: the datastore.
+        originals: archive files of the shard.
+        tally: counters to update.
+        fail: receives each cell that is left unchanged.
+        shard_run: the claimed shard; None for a dry run, which only counts.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        originals: Originals,
+        tally: RestoreTally,
+        fail: Callable[[Failure], None],
+        shard_run: ShardRun | None = None,
+    ) -> None:
+        self.tally = tally
+        self._store = store
+        self._originals = originals
+        self._shard = originals.files[0].shard
+        self._fail = fail
+        self._run = shard_run
+        self._updates: BodyUpdates | None = None
+        if shard_run is not None:
+            full = RestoreSpec.of(shard_run.job).full_row_images
+            self._updates = BodyUpdates(internals_of(store).shards, self._shard, full_row_images=full)
+        self._size_before: dict[int, int] = {}
+        self._sent: set[int] = set()
+
+    def chunks(self, chunk_cells: int) -> Iterator[int]:
+        """Restore the originals in chunks, and yield the number of cells in each.
+
+        Raises:
+            CorruptArchive: a file is damaged. Nothing was changed, since every file is read and checked first.
+            ServerError: a server cannot be reached, or rejects a statement. Restored cells stay restored.
+        """
+        for chunk in in_chunks(self._originals.cells(), chunk_cells):
+            self.tally.records = self._originals.records
+            self._restore(chunk)
+            self.tally.archived += len(chunk)
+            yield len(chunk)
+        # Repeated for a shard whose files hold no cell.
+        self.tally.records = self._originals.records
+        self.tally.torn = {str(path): size for path, size in self._originals.torn.items()}
+
+    def _restore(self, cells: list[ArchivedCell]) -> None:
+        """Restore a chunk of cells, retrying those that other clients change at the same time."""
+        self._size_before, self._sent = {}, set()
+        for _ in range(_ROUNDS):
+            changes = list(self._changes(cells))
+            if self._updates is None or self._run is None:
+                for change in changes:
+                    self._count(change.cell)
+                return
+            for sql, part in self._updates.statements(changes, self._leave):
+                self._run.gate()
+                self._run.spend(sum(len(change.body) for change in part))
+                began_s = time.monotonic()
+                self._updates.send(sql)
+                self._run.rest(time.monotonic() - began_s)
+                self._sent.update(change.cell.added_id for change in part)
+            cells = [change.cell for change in changes if change.cell.added_id in self._sent]
+            if not cells:
+                return
+        for cell in cells:
+            self._leave(cell, "Contended", f"it changed during each of {_ROUNDS} attempts; run the restore again")
+
+    def _changes(self, cells: Sequence[ArchivedCell]) -> Iterator[Change[ArchivedCell]]:
+        """Yield the cells to restore; count or report the others."""
+        for cell, stored, match in compared(self._store, self._shard, cells):
+            if stored is None or match is Match.ERASED:
+                self._leave(cell, "Erased", "it was erased")
+                continue
+            self._size_before.setdefault(cell.added_id, stored.body_bytes)
+            if match is Match.OTHER:
+                self._leave(
+                    cell, "OtherCell", f"added_id {cell.added_id} belongs to cell {stored.key} in this datastore"
+                )
+            elif match is Match.ORIGINAL:
+                if cell.added_id in self._sent:
+                    self._count(cell)
+                else:
+                    self.tally.already += 1
+            elif is_erased(cell.body):
+                self._leave(cell, "Erased", "its original was erased from the archive")
+            elif (unreadable := self._lacks_dictionary(cell)) is not None:
+                self._leave(cell, type(unreadable).__name__, unreadable.message)
+            elif match is Match.CHANGED:
+                self._leave(
+                    cell,
+                    "Changed",
+                    "its stored body is neither the one that the migration wrote nor an encoding of the same document",
+                )
+            else:
+                yield Change(cell, stored.digest, cell.body)
+
+    def _lacks_dictionary(self, cell: ArchivedCell) -> CorruptBody | None:
+        """Return the error if the original's dictionary is missing from the catalog or damaged, else None."""
+        try:
+            number = dictionary_of(cell.body)
+            if number is not None:
+                internals_of(self._store).dictionaries.get(number)
+        except (UnknownDictionary, DictionaryDamaged) as error:
+            return error
+        except CorruptBody:
+            pass  # the original was just as damaged before the migration
+        return None
+
+    def _count(self, cell: ArchivedCell) -> None:
+        self.tally.restored += 1
+        self.tally.bytes_before += self._size_before[cell.added_id]
+        self.tally.bytes_after += len(cell.body)
+
+    def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
+        self.tally.left[reason] += 1
+        self._fail(Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message))
 
 
 RESTORE: Final = JobKind("restore", RestoreSpec, table_weights, work, _end_abandoned)

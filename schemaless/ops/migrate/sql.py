@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -70,11 +69,6 @@ def select_block(database: str, after: int, rows: int, max_body_bytes: int, want
     )
 
 
-def select_digests(database: str, ids: Iterable[int]) -> bytes:
-    """Select the added_id and the body's SHA-256, in hexadecimal, of the cells with these added_ids."""
-    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
-
-
 def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
     """Select the keys and body digests of the cells with these added_ids, without transferring the bodies."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
@@ -92,17 +86,12 @@ def select_block_digests(database: str, after: int, up_to: int) -> bytes:
 
 
 def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Replace bodies that have not changed since they were read, given ``(added_id, body read, new body)``.
+    """Replace bodies that are still unchanged, given ``(added_id, SHA-256 of the stored body, new body)``.
 
     The guard is a digest, because sending the old bodies would double the size of the binary log. The statement is an
     UPDATE, because an upsert would bring back a cell that was erased in between. The number of matched rows is the
     number of bodies that were still unchanged.
     """
-    return replace_bodies(database, ((added_id, hashlib.sha256(old).digest(), new) for added_id, old, new in changes))
-
-
-def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Replace bodies like ``update_bodies``, given ``(added_id, SHA-256 of the stored body, new body)``."""
     parts = [b"UPDATE ("]
     for position, (added_id, digest, new) in enumerate(changes):
         if position:

@@ -19,7 +19,7 @@ from typing import Final
 from schemaless.base.events import Advanced, Event, Listener, ignore_events, only
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import counts_as, describe_body, is_erased
+from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.errors import (
     CorruptBody,
@@ -35,18 +35,8 @@ from schemaless.ops.jobs.job_store import FAILURES_KEPT
 from schemaless.ops.jobs.worker import store_for
 from schemaless.ops.jobs.workers import Workers, run_shards
 from schemaless.ops.migrate.archive import ArchivedCell
-from schemaless.ops.migrate.archive_files import ArchiveFile
 from schemaless.ops.migrate.faults import Fault, faults_of
-from schemaless.ops.migrate.originals import (
-    Originals,
-    StoredDigest,
-    bodies_of,
-    digest_of,
-    digested,
-    in_chunks,
-    same_meaning,
-    stored_digests,
-)
+from schemaless.ops.migrate.originals import Match, Originals, StoredDigest, compared, digested, in_chunks
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.replicas import PrimaryWaits, ReplicaLags, differing, top_beyond
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -68,7 +58,6 @@ _MOST_FAULTS: Final = 10_000
 """Maximum number of faults that a worker returns for a shard; all are counted."""
 
 _CHUNK_CELLS: Final = 500
-_CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
@@ -86,7 +75,7 @@ class VerifyReport(Counts):
         seed: seed of the sample; None if every block was read.
         compared: cells compared with a replica, by the replica's address.
         archived: archived cells looked up.
-        records: cells in each archive file, duplicates included.
+        records: cells in each archive file by file name, duplicates included.
         torn: size of the incomplete last frame in bytes, by archive file.
         faults: number of faults by kind.
     """
@@ -101,7 +90,7 @@ class VerifyReport(Counts):
     seed: int | None = None
     compared: Counter[str] = field(default_factory=Counter)
     archived: int = 0
-    records: Counter[ArchiveFile] = field(default_factory=Counter)
+    records: dict[str, int] = field(default_factory=dict)
     torn: dict[Path, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -302,7 +291,7 @@ class _ShardVerification:
         for node in replicas:
             self._compare_ends(node)
         if options.archive is not None:
-            cells = options.archive.of_shard(self._shard)
+            cells = options.archive.cells()
             self._look_up(cells if options.sample is None else _within(cells, sampled))
 
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
@@ -442,36 +431,22 @@ class _ShardVerification:
             self._fault(type(error).__name__, None, None, f"replica {error}; its remaining cells were not compared")
 
     def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
-        for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
+        for chunk in in_chunks(cells, _CHUNK_CELLS):
             self._report.archived += len(chunk)
-            by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
-            others: dict[int, ArchivedCell] = {}
-            for cell in chunk:
-                stored = by_id.get(cell.added_id)
+            for cell, stored, match in compared(self._store, self._shard, chunk):
+                kind, message = "ArchivedElsewhere", None
                 if stored is None:
-                    self._archived_fault(ERASED, cell, "it is archived, but no longer in the store")
-                elif stored.key != cell.key:
-                    self._archived_fault("ArchivedElsewhere", cell, f"its added_id now belongs to cell {stored.key}")
+                    kind, message = ERASED, "it is archived, but no longer in the store"
+                elif match is Match.OTHER:
+                    message = f"its added_id now belongs to cell {stored.key}"
                 elif datetime.fromisoformat(stored.created_at) != datetime.fromisoformat(cell.created_at):
-                    self._archived_fault(
-                        "ArchivedElsewhere",
-                        cell,
-                        f"its created_at was {cell.created_at}, now it is {stored.created_at}",
-                    )
-                elif stored.digest not in (cell.new_digest, digest_of(cell.body)):
-                    others[cell.added_id] = cell
-            wanted = [by_id[added_id] for added_id in others]
-            for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
-                cell = others[added_id]
-                if is_erased(body):
-                    self._archived_fault(ERASED, cell, "it was erased, but the archive still has its original")
-                elif not same_meaning(self._store, cell.body, body):
-                    self._archived_fault(
-                        "ArchivedChanged", cell, "its stored body does not contain the original document"
-                    )
-
-    def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
-        self._fault(kind, cell.key, cell.added_id, message)
+                    message = f"its created_at was {cell.created_at}, now it is {stored.created_at}"
+                elif match is Match.ERASED:
+                    kind, message = ERASED, "it was erased, but the archive still has its original"
+                elif match is Match.CHANGED:
+                    kind, message = "ArchivedChanged", "its stored body does not contain the original document"
+                if message is not None:
+                    self._fault(kind, cell.key, cell.added_id, message)
 
     def _fault(self, kind: str, key: CellKey | None, added_id: int | None, message: str) -> None:
         self._report.faults[kind] += 1

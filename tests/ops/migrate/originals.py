@@ -12,7 +12,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.migrate.archive import ArchiveWriter, archived
+from schemaless.ops.migrate.archive import ArchiveWriter, archived, digest_of
 from schemaless.ops.migrate.restore import RestoreOutcome, RestoreSpec, count
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.sql import update_bodies
@@ -68,7 +68,8 @@ def migrate(
                 writer.append([archived(cell, body) for cell, body in changes[start : start + 10]])
         if update:
             sql = update_bodies(
-                internals_of(store).shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
+                internals_of(store).shards.database(shard),
+                ((cell.added_id, digest_of(cell.body), body) for cell, body in changes),
             )
             internals_of(store).shards.execute(shard, sql)
         done += len(changes)

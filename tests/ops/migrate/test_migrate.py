@@ -16,8 +16,9 @@ from schemaless.codec.envelope import describe_body
 from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.migrate import rebuild, reencode
+from schemaless.ops.migrate import body_updates, rebuild, reencode
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.rebuild import RebuildSpec
 from schemaless.ops.migrate.reencode import BlockBounds
@@ -187,7 +188,7 @@ def meddle(monkeypatch):
                 pending.pop()(database, changes)
             return update_bodies(database, changes)
 
-        monkeypatch.setattr(reencode, "update_bodies", update)
+        monkeypatch.setattr(body_updates, "update_bodies", update)
 
     return arrange
 
@@ -423,7 +424,7 @@ def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_stor
     """The UPDATE locks only its own rows: the server looks them up by primary key."""
     cells = list(fresh_store.scan_shard(0))[:5]
     sql = update_bodies(
-        internals_of(fresh_store).shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells]
+        internals_of(fresh_store).shards.database(0), [(cell.added_id, digest_of(cell.body), b"1") for cell in cells]
     )
     plan = json.loads(internals_of(migrate_store).shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
     text = json.dumps(plan)

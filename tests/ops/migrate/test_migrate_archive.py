@@ -19,9 +19,9 @@ from schemaless.codec.recode import recode
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import archive
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.archive_files import archive_files, read_archive
 from schemaless.ops.migrate.finalise import finalise
-from schemaless.ops.migrate.originals import digest_of
 from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
@@ -188,9 +188,10 @@ KILLED = """
 import os, signal, sys
 
 import schemaless
-from schemaless.ops.migrate import restore, restore_shard
+from schemaless.ops.migrate import restore
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate import archive
+from schemaless.ops.migrate.body_updates import BodyUpdates
 from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.topology.shards import Shards
@@ -224,9 +225,7 @@ elif where == "after the UPDATE":
     run, write = Shards.run, dies(Shards.run, after=True)
     Shards.run = lambda *arguments, **options: (write if options.get("writes") else run)(*arguments, **options)
 elif where == "restore":
-    restore.restore_shard = lambda *arguments, send, **options: restore_shard.restore_shard(
-        *arguments, send=dies(send, after=True), **options
-    )
+    BodyUpdates.send = dies(BodyUpdates.send, after=True)
 with schemaless.connect(url) as store:
     if where == "restore":
         restore.run(store, restore.RestoreSpec((folder,)), chunk_cells=5)

@@ -82,23 +82,24 @@ def test_duplicate_originals_do_not_hide_a_missing_file(fresh_store, new_row, mi
     tally = ShardTally.of(state)
 
     assert tally.archived == {file.path.name: state.cells}
-    assert missing_of(first.job_id, [state], {file: state.cells}) == []
+    assert missing_of(first.job_id, [state], {file.path.name: state.cells}) == []
     other = f"shard-{shard:04}.2.0001020304050607.zst"
     tally.archived[other] = 3
     tally.store(state)
-    assert missing_of(first.job_id, [state], {file: 2 * state.cells}) == [Missing(first.job_id, shard, other, None, 3)]
+    assert missing_of(first.job_id, [state], {file.path.name: 2 * state.cells}) == [
+        Missing(first.job_id, shard, other, None, 3)
+    ]
 
 
-def test_job_without_recorded_files_is_compared_by_count(migrate_store, job):
-    """A job of a version that recorded no file names."""
+def test_missing_originals_are_named_by_shard(migrate_store, job):
+    """The message of a file, and the sentence about all of them."""
     state = JobStore(migrate_store).shards(job.job_id)[2]
-    del state.counters["archived"]
-    missing = missing_of(job.job_id, [state], {})
+    (name,) = ShardTally.of(state).archived
+    missing = missing_of(job.job_id, [state], {name: 1})
 
-    assert missing == [Missing(job.job_id, 2, "", 0, state.cells)]
-    assert str(missing[0]) == f"job 1, shard 2: the archive holds 0 originals instead of at least {state.cells}"
+    assert str(missing[0]) == f"job 1, shard 2: {name} holds 1 originals instead of at least {state.cells}"
     assert missing_text(missing) == (
-        f"originals are missing from the archive for shards 2 (0 of {state.cells}); "
+        f"originals are missing from the archive for shards 2 (1 of {state.cells}); "
         "name every folder of the archive with --archive"
     )
     assert missing_text([]) is None

@@ -17,8 +17,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.migrate import restore as restore_job
-from schemaless.ops.migrate import restore_shard
+from schemaless.ops.migrate import body_updates
 from schemaless.ops.migrate import run as migration
 from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.ops.migrate.archive_files import archive_files
@@ -26,7 +25,7 @@ from schemaless.ops.migrate.binlog_cost import binary_log
 from schemaless.ops.migrate.restore import RESTORE, RestoreSpec
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.sql import replace_bodies
+from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, everything, load, migrate, restore
@@ -182,9 +181,9 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
         if not changed:
             changed.append((changes[0][0], int(database[-4:])))
             set_body(by_hand(fresh_store), fresh_store, *changed[0], b'{"changed": true}')
-        return replace_bodies(database, changes)
+        return update_bodies(database, changes)
 
-    monkeypatch.setattr(restore_shard, "replace_bodies", replace)
+    monkeypatch.setattr(body_updates, "update_bodies", replace)
     report = restore(migrate_store, [tmp_path])
     added_id, shard = changed[0]
 
@@ -195,7 +194,7 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
 def test_interrupted_restore_continues(fresh_store, before, migrate_store, tmp_path, monkeypatch):
     """Interrupted at any statement, the same call continues the job, and the counts include all runs."""
     migrate(migrate_store, tmp_path)
-    original = restore_shard.replace_bodies
+    original = body_updates.update_bodies
     for _ in range(3):
         statements = []
 
@@ -205,11 +204,11 @@ def test_interrupted_restore_continues(fresh_store, before, migrate_store, tmp_p
                 raise KeyboardInterrupt
             return original(database, changes)
 
-        monkeypatch.setattr(restore_shard, "replace_bodies", stop)
+        monkeypatch.setattr(body_updates, "update_bodies", stop)
         with pytest.raises(KeyboardInterrupt):
             run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     partly = everything(fresh_store)
-    monkeypatch.setattr(restore_shard, "replace_bodies", original)
+    monkeypatch.setattr(body_updates, "update_bodies", original)
     report = run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     jobs = JobStore(migrate_store).jobs()
 
@@ -295,7 +294,7 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     migrate(migrate_store, tmp_path)
     (place,) = [place for place in before if before[place][1] == too_long]
     sent = []
-    watch(monkeypatch, lambda store, shard, sql: sent.append(len(sql)))
+    watch(monkeypatch, lambda updates, sql: sent.append(len(sql)))
     with small_packets(migrate_store, 11_024) as store:
         report = restore(store, [tmp_path])
     after = everything(fresh_store)
@@ -308,16 +307,15 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
 
 
 def watch(monkeypatch, on_sent):
-    """Call a function with store, shard and statement after each statement of a restore."""
+    """Call a function with the ``BodyUpdates`` and the statement after each UPDATE of a restore."""
+    send = body_updates.BodyUpdates.send
 
-    def watched(store, shard, *arguments, send, **options):
-        def sending(sql, body_bytes):
-            send(sql, body_bytes)
-            on_sent(store, shard, sql)
+    def watched(updates, sql):
+        sent = send(updates, sql)
+        on_sent(updates, sql)
+        return sent
 
-        return restore_shard.restore_shard(store, shard, *arguments, send=sending, **options)
-
-    monkeypatch.setattr(restore_job, "restore_shard", watched)
+    monkeypatch.setattr(body_updates.BodyUpdates, "send", watched)
 
 
 def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path, eventually):
@@ -350,8 +348,8 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     migrate(migrate_store, tmp_path)
     seen: list[str] = []
 
-    def look(store, shard, sql):
-        ((image,),) = internals_of(store).shards.rows(shard, b"SELECT @@session.binlog_row_image")
+    def look(updates, sql):
+        ((image,),) = updates.shards.rows(updates.shard, b"SELECT @@session.binlog_row_image")
         seen.append(image)
 
     watch(monkeypatch, look)
@@ -382,7 +380,7 @@ def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before,
     assert everything(fresh_store) == before
     assert (report.total.restored, report.total.already, report.total.left) == (len(TEXTS), 0, {})
     assert report.total.bytes_after == dry.total.bytes_after
-    assert (list(report.torn), report.missing, report.jobs) == ([file.path], [], {migrated.job_id})
+    assert (list(report.torn), report.missing) == ([file.path], [])
     assert events[-1][2] == f"restored {len(TEXTS)} cells in 4 shards"
 
 

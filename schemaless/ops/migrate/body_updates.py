@@ -1,0 +1,78 @@
+"""UPDATEs that replace bodies of one shard, each only if the stored body is still the one that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from schemaless.cell import StoredCell
+from schemaless.ops.migrate.archive import ArchivedCell
+from schemaless.ops.migrate.binlog_cost import log_settings
+from schemaless.ops.migrate.sql import update_bodies
+from schemaless.topology.shards import Shards
+from schemaless.wire.connection import Connection, split_statements
+
+C = TypeVar("C", StoredCell, ArchivedCell)
+
+
+class Change(NamedTuple, Generic[C]):
+    """A body to replace.
+
+    Attributes:
+        cell: the cell.
+        digest: SHA-256 of the stored body.
+        body: the new body.
+        keep_reason: as in ``Recoded``.
+    """
+
+    cell: C
+    digest: bytes
+    body: bytes
+    keep_reason: str | None = None
+
+
+class BodyUpdates:
+    """Builds and sends the UPDATEs; their sessions have the settings of ``log_settings``."""
+
+    def __init__(self, shards: Shards, shard: int, *, full_row_images: bool) -> None:
+        self.shards = shards
+        self.shard = shard
+        self._settings = shards.run(shard, lambda connection: log_settings(connection, full_images=full_row_images))
+
+    def statements(
+        self, changes: Sequence[Change[C]], leave: Callable[[C, str, str], None]
+    ) -> list[tuple[bytes, Sequence[Change[C]]]]:
+        """Return UPDATEs within the server's packet limit, with their changes.
+
+        Args:
+            changes: bodies to replace.
+            leave: called with a cell whose new body fits in no UPDATE, a reason and a message.
+        """
+
+        def update(part: Sequence[Change[C]]) -> bytes:
+            database = self.shards.database(self.shard)
+            return update_bodies(database, ((change.cell.added_id, change.digest, change.body) for change in part))
+
+        def too_long(change: Change[C], sql_bytes: int) -> None:
+            leave(
+                change.cell,
+                "BodyTooLarge",
+                f"its new body has {len(change.body):,} bytes, which makes an UPDATE of {sql_bytes:,} bytes; raise the "
+                "server's max_allowed_packet",
+            )
+
+        most_bytes = self.shards.run(self.shard, lambda connection: connection.max_statement_bytes)
+        return list(split_statements(changes, update, most_bytes, too_long))
+
+    def send(self, sql: bytes) -> tuple[int, bool]:
+        """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply."""
+        attempts = 0
+
+        def operation(connection: Connection) -> int:
+            nonlocal attempts
+            attempts += 1
+            if self._settings is not None:
+                connection.ensure(self._settings)
+            return connection.execute(sql).affected
+
+        return self.shards.run(self.shard, operation, writes=True), attempts > 1
