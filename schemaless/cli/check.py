@@ -11,7 +11,7 @@ from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
-from schemaless.ops.migrate.faults import Fault
+from schemaless.ops.migrate.verify import Fault
 from schemaless.ops.migrate.verify import check as check_cells
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,

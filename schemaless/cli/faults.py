@@ -12,7 +12,7 @@ from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.ops.admin.table_check import TableFault
 from schemaless.ops.jobs.workers import Workers
 from schemaless.ops.jobs.workers import workers as open_workers
-from schemaless.ops.migrate.faults import Fault
+from schemaless.ops.migrate.verify import Fault
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import facts, key_json, out, progress

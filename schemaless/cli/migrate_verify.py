@@ -19,12 +19,11 @@ from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.archive_files import ArchiveFile
-from schemaless.ops.migrate.finalise import archive_of, named_failures
+from schemaless.ops.migrate.finalise import archive_of, verify_migration
 from schemaless.ops.migrate.finalise import finalise as finalise_job
-from schemaless.ops.migrate.originals import Missing, Originals, missing_of, missing_text
+from schemaless.ops.migrate.originals import Missing, Originals, missing_text
 from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
 from schemaless.ops.migrate.restore import run as run_restore
-from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
 from schemaless.ops.migrate.verify import verify as verify_cells
 from schemaless.store.datastore import Datastore
@@ -93,10 +92,14 @@ def show_missing(missing: list[Missing]) -> None:
     text = missing_text(missing)
     if text is not None:
         out().print(text, markup=False)
-    for gap in missing[:SHOWN]:
-        out().print(f"  {gap}", markup=False)
+    _show_gaps(missing)
     if len(missing) > SHOWN:
         note(f"only the first {SHOWN} files are shown; --json lists all")
+
+
+def _show_gaps(missing: list[Missing]) -> None:
+    for gap in missing[:SHOWN]:
+        out().print(f"  {gap}", markup=False)
 
 
 def show_left(left: Counter[str]) -> None:
@@ -105,14 +108,14 @@ def show_left(left: Counter[str]) -> None:
         out().print(f"{counted(cells, 'cell')} left unchanged by the job: {reason}")
 
 
-def verify_json(report: VerifyReport, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
+def verify_json(report: VerifyReport, faults: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the result of a verification for ``--json``."""
     return {
         **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),
         "archived": report.archived,
         "torn": {str(path): size for path, size in report.torn.items()},
         "fault_counts": report.faults,
-        "missing_originals": [asdict(gap) for gap in missing],
+        "missing_originals": [asdict(gap) for gap in report.missing],
         "faults": faults,
     }
 
@@ -182,35 +185,26 @@ def verify(
         job_store = JobStore(store)
         job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
         shards = _shards_to_verify(store, job_store, job, shards_text)
-        wanted = None
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
-        elif job is not None and job.state != "cancelled":
-            wanted = MigrateSpec.of(job)
-        states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
         options = VerifyOptions(
-            wanted,
-            [] if job is None else named_failures(job_store, job.job_id, states),
-            share,
-            seed,
-            archive,
-            replicas,
-            lag_timeout_s,
+            sample=share, seed=seed, archive=archive, replicas=replicas, lag_timeout_s=lag_timeout_s
         )
         with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
-            report = verify_cells(store, shards, options, workers=pool, listener=listener)
-    # The files of a finalised job may have been deleted.
-    compared = archive is not None and job is not None and job.state != "finalised"
-    missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
+            report = (
+                verify_cells(store, shards, options, workers=pool, listener=listener)
+                if job is None
+                else verify_migration(store, job, options, shards, workers=pool, listener=listener)
+            )
     if as_json:
-        print_json({"job": None if job is None else job.job_id, **verify_json(report, missing, faults.kept)})
+        print_json({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
     else:
         out().print(_verdict(report, archive))
         show_left(report.left)
-        show_missing(missing)
+        show_missing(report.missing)
         note_torn(report.torn)
-    return EXIT_FAILED if report.faults or missing else 0
+    return EXIT_FAILED if report.faults or report.missing else 0
 
 
 def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, shards_text: str | None) -> list[int]:
@@ -438,7 +432,7 @@ def finalise(
                 "refused": result.refused,
                 "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
                 "freed_bytes": result.freed_bytes,
-                **verify_json(result.verified, result.missing, faults.kept),
+                **verify_json(result.verified, faults.kept),
             }
         )
         return EXIT_FAILED if result.refused else 0
@@ -446,8 +440,7 @@ def finalise(
     note_torn(result.verified.torn)
     if result.refused:
         out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
-        for gap in result.missing[:SHOWN]:
-            out().print(f"  {gap}", markup=False)
+        _show_gaps(result.verified.missing)
         return EXIT_FAILED
     out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
     _show_files(result.files, result.freed_bytes)

@@ -19,12 +19,11 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.local import servers as local_servers
 from schemaless.ops.admin.create import create
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.migrate.faults import Fault
 from schemaless.ops.migrate.rebuild import run as rebuild
 from schemaless.ops.migrate.reclaimed import reclaimed_report
 from schemaless.ops.migrate.run import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.verify import check
+from schemaless.ops.migrate.verify import Fault, check
 from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, used_page_bytes
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of

@@ -5,17 +5,17 @@ Nothing here deletes a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.ops.jobs.job import Failure, Job, ShardState, continue_command
+from schemaless.ops.jobs.job import Job, continue_command
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.workers import Workers
 from schemaless.ops.migrate.archive_files import ArchiveFile
-from schemaless.ops.migrate.originals import Missing, Originals, missing_of, missing_text
+from schemaless.ops.migrate.originals import Originals, missing_of, missing_text
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import ERASED, LAG_TIMEOUT_S, VerifyOptions, VerifyReport, verify
 from schemaless.store.datastore import Datastore
@@ -29,14 +29,12 @@ class FinaliseOutcome:
         job: the job in its new state.
         verified: report of the verification.
         refused: reasons why the job was not finalised; empty if it was.
-        missing: originals that the job recorded and that are missing from the archive.
         files: archive files that may be deleted; empty if the job was not finalised.
     """
 
     job: Job
     verified: VerifyReport
     refused: list[str] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
     files: list[ArchiveFile] = field(default_factory=list)
 
     @property
@@ -78,13 +76,43 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
     return Originals.of(store, named, job_id=job.job_id)
 
 
-def named_failures(job_store: JobStore, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
-    """Return every cell that a job left unchanged and recorded."""
-    failures: list[Failure] = []
-    for state in states:
-        if state.left_cells:
-            failures += job_store.failures(job_id, FAILURES_KEPT, [state.shard])
-    return failures
+def verify_migration(
+    store: Datastore,
+    job: Job,
+    options: VerifyOptions,
+    shards: Collection[int] | None = None,
+    *,
+    workers: Workers | None = None,
+    listener: Listener = ignore_events,
+) -> VerifyReport:
+    """Verify the result of a migration, and compare its archive with the number of originals that it recorded.
+
+    Cells that an unfinished or cancelled job has not re-encoded are no faults.
+
+    Args:
+        store: the datastore.
+        job: a migration.
+        options: what to check; ``wanted`` and ``named`` are those of the job.
+        shards: shards of the job, all of them by default.
+        workers: as in ``verify``.
+        listener: as in ``verify``.
+
+    Raises:
+        SchemalessError: as for ``verify``.
+    """
+    job_store = JobStore(store)
+    states = [state for state in job_store.shards(job.job_id) if shards is None or state.shard in shards]
+    left = [state.shard for state in states if state.left_cells]
+    options = replace(
+        options,
+        wanted=MigrateSpec.of(job) if job.state in ("done", "finalised") else None,
+        named=[failure for shard in left for failure in job_store.failures(job.job_id, FAILURES_KEPT, [shard])],
+    )
+    report = verify(store, [state.shard for state in states], options, workers=workers, listener=listener)
+    # The files of a finalised job may have been deleted.
+    if options.archive is not None and job.state != "finalised":
+        report.missing = missing_of(job.job_id, states, report.records)
+    return report
 
 
 def finalise(
@@ -100,8 +128,9 @@ def finalise(
 ) -> FinaliseOutcome:
     """Verify the result of a migration and mark the job as finalised.
 
-    Finalising is refused if ``verify`` finds a fault, if a body is left that the job should have replaced (unless the
-    job recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job recorded.
+    Finalising is refused if ``verify_migration`` finds a fault, if a body is left that the job should have replaced
+    (unless the job recorded it and ``accept_left`` is set), or if the archive holds fewer originals than the job
+    recorded.
 
     Args:
         store: the datastore.
@@ -109,8 +138,8 @@ def finalise(
         folders: as in ``archive_of``.
         accept_left: accept cells that the job left unchanged and recorded, and archived cells that have been erased
             since.
-        replicas: as in ``verify``.
-        lag_timeout_s: as in ``verify``.
+        replicas: as in ``VerifyOptions``.
+        lag_timeout_s: as in ``VerifyOptions``.
         workers: as in ``verify``.
         listener: as in ``verify``.
 
@@ -131,22 +160,10 @@ def finalise(
             else "complete another migration and finalise that one"
         )
         raise JobConflict(f"cannot finalise job {job.job_id}: it is {job.state}; {next_step}", job.job_id)
-    job_store = JobStore(store)
-    states = job_store.shards(job.job_id)
     originals = archive_of(store, job, folders)
-    shards = [state.shard for state in states]
-    options = VerifyOptions(
-        MigrateSpec.of(job),
-        named_failures(job_store, job.job_id, states),
-        archive=originals,
-        replicas=replicas,
-        lag_timeout_s=lag_timeout_s,
-    )
-    report = verify(store, shards, options, workers=workers, listener=listener)
-    # The files of a job that is finalised already may have been deleted.
-    compared = originals is not None and job.state != "finalised"
-    missing = missing_of(job.job_id, states, report.records) if compared else []
-    result = FinaliseOutcome(job, report, _objections(report, missing, accept_left), missing)
+    options = VerifyOptions(archive=originals, replicas=replicas, lag_timeout_s=lag_timeout_s)
+    report = verify_migration(store, job, options, workers=workers, listener=listener)
+    result = FinaliseOutcome(job, report, _objections(report, accept_left))
     if result.refused:
         return result
     left = "".join(
@@ -155,13 +172,14 @@ def finalise(
         if count
     )
     verified = f"{report.cells:,} {'cell' if report.cells == 1 else 'cells'} verified{left}"
+    job_store = JobStore(store)
     job_store.change_state(job.job_id, ("done",), "finalised", verified)
     result.job = job_store.job(job.job_id)
     result.files = [] if originals is None else originals.files
     return result
 
 
-def _objections(report: VerifyReport, missing: Iterable[Missing], accept_left: bool) -> list[str]:
+def _objections(report: VerifyReport, accept_left: bool) -> list[str]:
     accepted = {ERASED} if accept_left else set()
     objections = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
     if report.left and not accept_left:
@@ -170,7 +188,7 @@ def _objections(report: VerifyReport, missing: Iterable[Missing], accept_left: b
             f"{report.left.total():,} {'cell' if report.left.total() == 1 else 'cells'} that the job left unchanged "
             f"({reasons}); accept them with --accept-left"
         )
-    gaps = missing_text(missing)
+    gaps = missing_text(report.missing)
     if gaps is not None:
         objections.append(gaps)
     return objections

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.base.events import Advanced, Event, Listener, ignore_events, only
+from schemaless.base.keys import cell_key
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.envelope import check_canonical, counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.errors import (
     CorruptBody,
     DictionaryDamaged,
+    InvalidCell,
     InvalidInput,
     SchemalessError,
     ServerError,
@@ -35,10 +37,9 @@ from schemaless.ops.jobs.job_store import FAILURES_KEPT
 from schemaless.ops.jobs.worker import store_for
 from schemaless.ops.jobs.workers import Workers, run_shards
 from schemaless.ops.migrate.archive import ArchivedCell
-from schemaless.ops.migrate.faults import Fault, faults_of
-from schemaless.ops.migrate.originals import Match, Originals, StoredDigest, compared, digested, in_chunks
+from schemaless.ops.migrate.originals import Match, Missing, Originals, StoredDigest, compared, digested, in_chunks
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
-from schemaless.ops.migrate.replicas import PrimaryWaits, ReplicaLags, differing, top_beyond
+from schemaless.ops.migrate.replicas import Difference, PrimaryWaits, ReplicaComparison, ReplicaLags
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.tally import Counts
 from schemaless.store.datastore import Datastore
@@ -60,6 +61,31 @@ _MOST_FAULTS: Final = 10_000
 _CHUNK_CELLS: Final = 500
 
 
+@dataclass(frozen=True, slots=True)
+class Fault(Event):
+    """A fault found by ``check`` or ``verify``.
+
+    Attributes:
+        kind: name of the exception that reading the cell would raise, or of the contradiction, such as ``Misplaced``.
+        shard: shard number; None for a fault of the whole datastore.
+        key: key of the cell; None for a fault of the shard itself.
+        added_id: the cell's added_id, or None.
+        message: description of the fault.
+    """
+
+    kind: str
+    shard: int | None
+    key: CellKey | None
+    added_id: int | None
+    message: str
+
+    def __str__(self) -> str:
+        if self.shard is None:
+            return f"{self.kind}: {self.message}"
+        where = f"shard {self.shard}" if self.key is None else f"shard {self.shard}, cell {self.key}"
+        return f"{self.kind}: {where}: {self.message}"
+
+
 @dataclass(slots=True)
 class VerifyReport(Counts):
     """Result of a verification.
@@ -77,6 +103,7 @@ class VerifyReport(Counts):
         archived: archived cells looked up.
         records: cells in each archive file by file name, duplicates included.
         torn: size of the incomplete last frame in bytes, by archive file.
+        missing: originals that the job recorded and that are missing from the archive.
         faults: number of faults by kind.
     """
 
@@ -92,6 +119,7 @@ class VerifyReport(Counts):
     archived: int = 0
     records: dict[str, int] = field(default_factory=dict)
     torn: dict[Path, int] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
 
 
@@ -331,7 +359,7 @@ class _ShardVerification:
                 due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
             except CorruptBody:
                 due = False
-            faults = list(faults_of(self._store, cell))
+            faults = list(_faults_of(self._store, cell))
             if due or faults:
                 reason = recorded.reason if recorded is not None else self._unrecorded_reason(cell)
                 if reason is not None:
@@ -368,60 +396,18 @@ class _ShardVerification:
             return type(error).__name__
         return None
 
-    def _compare(self, node: Node, after: int, up_to: int, on_primary: Mapping[int, StoredDigest]) -> None:
-        with self._replica_faults(node) as usable:
-            if not usable:
-                return
-            for added_id, primary, replica in differing(
-                self._store, self._shard, node, after, up_to, on_primary, self._options.lag_timeout_s
-            ):
-                cell = primary or replica
-                assert cell is not None
-                message = (
-                    f"it is missing on replica {node}"
-                    if replica is None
-                    else f"it exists on replica {node}, but not on the primary"
-                    if primary is None
-                    else f"it has a different body on replica {node}"
-                    if primary._replace(digest=replica.digest, body_bytes=replica.body_bytes) == replica
-                    else f"it has a different key or created_at on replica {node}"
-                )
-                self._fault("ReplicaDiffers", cell.key, added_id, message)
-            self._report.compared[str(node)] += len(on_primary)
-
-    def _compare_ends(self, node: Node) -> None:
-        """Report a replica's highest added_id if it is beyond the primary's, since no block covers it."""
-        with self._replica_faults(node) as usable:
-            if usable and (top := top_beyond(self._store, self._shard, node, self._options.lag_timeout_s)) is not None:
-                message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
-                self._fault("ReplicaDiffers", None, top, message)
-
     @contextmanager
-    def _replica_faults(self, node: Node) -> Iterator[bool]:
-        """Turn errors of a replica into faults, and yield whether the replica is still usable.
+    def _comparison(self, node: Node) -> Iterator[ReplicaComparison | None]:
+        """Turn errors of a replica into faults, and yield the comparison if the replica is still usable.
 
         A replica that lags is skipped for the rest of the shard; an unreachable one, for the rest of the run.
         """
         if node in self._skipped or node in self._unreachable:
-            yield False
+            yield None
             return
         try:
-            yield True
-        except ReplicaLags:
-            self._skipped.add(node)
-            message = (
-                f"replica {node} did not catch up within {self._options.lag_timeout_s:g} s; verify again once it has"
-            )
-            self._fault("ReplicaLags", None, None, message)
-        except PrimaryWaits:
-            self._skipped.add(node)
-            message = (
-                f"replica {node} has transactions that the primary did not complete within "
-                f"{self._options.lag_timeout_s:g} s; check with 'schemaless topology show' whether it waits for a "
-                "replica, and verify again"
-            )
-            self._fault("PrimaryWaits", None, None, message)
-        except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
+            yield ReplicaComparison(self._store, self._shard, node, self._options.lag_timeout_s)
+        except (ReplicaLags, PrimaryWaits, ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._skipped.add(node)
             self._fault(type(error).__name__, None, None, f"replica {node}: {error}")
         except ServerError as error:
@@ -429,6 +415,22 @@ class _ShardVerification:
                 raise
             self._unreachable.add(node)
             self._fault(type(error).__name__, None, None, f"replica {error}; its remaining cells were not compared")
+
+    def _compare(self, node: Node, after: int, up_to: int, on_primary: Mapping[int, StoredDigest]) -> None:
+        with self._comparison(node) as comparison:
+            if comparison is not None:
+                for difference in comparison.differing(after, up_to, on_primary):
+                    cell = difference.primary or difference.replica
+                    key = None if cell is None else cell.key
+                    self._fault("ReplicaDiffers", key, difference.added_id, _described(difference, node))
+                self._report.compared[str(node)] += len(on_primary)
+
+    def _compare_ends(self, node: Node) -> None:
+        """Report a replica's highest added_id if it is beyond the primary's, since no block covers it."""
+        with self._comparison(node) as comparison:
+            if comparison is not None and (top := comparison.top_beyond()) is not None:
+                message = f"it exists on replica {node}, but the primary has no cell with such a high added_id"
+                self._fault("ReplicaDiffers", None, top, message)
 
     def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
         for chunk in in_chunks(cells, _CHUNK_CELLS):
@@ -451,6 +453,32 @@ class _ShardVerification:
     def _fault(self, kind: str, key: CellKey | None, added_id: int | None, message: str) -> None:
         self._report.faults[kind] += 1
         self._listener(Fault(kind, self._shard, key, added_id, message))
+
+
+def _described(difference: Difference, node: Node) -> str:
+    primary, replica = difference.primary, difference.replica
+    if replica is None:
+        return f"it is missing on replica {node}"
+    if primary is None:
+        return f"it exists on replica {node}, but not on the primary"
+    same = primary._replace(digest=replica.digest, body_bytes=replica.body_bytes) == replica
+    return f"it has a different {'body' if same else 'key or created_at'} on replica {node}"
+
+
+def _faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the message of each fault of a cell."""
+    home = store.shard_of(cell.row_key)
+    if home != cell.shard:
+        yield "Misplaced", f"its row_key belongs to shard {home}, so reads do not find it here"
+    try:
+        cell_key(*cell.key)
+    except InvalidCell as error:
+        yield "InvalidCell", str(error)
+    try:
+        cell.decode()
+        check_canonical(cell.body, internals_of(store).dictionaries)
+    except CorruptBody as error:
+        yield type(error).__name__, error.message
 
 
 def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:

@@ -24,10 +24,9 @@ from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import reencode
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.faults import Fault
 from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.verify import check
+from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
 from schemaless.wire.pool import PoolOptions

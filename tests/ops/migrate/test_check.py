@@ -10,8 +10,7 @@ import pytest
 from schemaless import NewStoredCell
 from schemaless.base.events import Advanced, only, together
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.ops.migrate.faults import Fault
-from schemaless.ops.migrate.verify import check
+from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql

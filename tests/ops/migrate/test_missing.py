@@ -115,7 +115,7 @@ def test_finalise_of_a_file_without_its_header_is_refused(migrate_store, job, tm
     file.path.write_bytes(data)
 
     assert refused.job.state == "done"
-    assert [(each.shard, each.file, each.found) for each in refused.missing] == [(3, file.path.name, None)]
+    assert [(each.shard, each.file, each.found) for each in refused.verified.missing] == [(3, file.path.name, None)]
     assert refused.verified.torn == {file.path: MARK_BYTES}
     assert finalise(migrate_store, job).refused == []
 

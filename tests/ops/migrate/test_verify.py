@@ -20,11 +20,10 @@ from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import replicas
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
-from schemaless.ops.migrate.faults import Fault
 from schemaless.ops.migrate.finalise import archive_of
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import select_settled_digests, update_bodies
-from schemaless.ops.migrate.verify import VerifyOptions, verify
+from schemaless.ops.migrate.verify import Fault, VerifyOptions, verify
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from schemaless.wire.pool import NodePool, PoolOptions
