@@ -208,7 +208,7 @@ def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
       schemaless topology remove-replica --cluster cluster-1 mysql://db-1b:3306/
     """
     change = nodes.remove_replica(url, cluster, replica)
-    if not say_change(change, f"{change.removed[0]} removed from {cluster}", as_json=as_json):
+    if not say_change(change, f"{next(iter(change.removed))} removed from {cluster}", as_json=as_json):
         say_reconnect()
 
 

@@ -18,9 +18,8 @@ from schemaless.errors import TopologyError
 from schemaless.ops.admin.ndjson import dump_lines
 from schemaless.ops.failover import adopt as failover
 from schemaless.ops.failover import nodes
-from schemaless.ops.failover.adopt import Adoption
+from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.lost import lost_cells, settle_lost, unsettled
-from schemaless.ops.failover.nodes import NodeChange
 from schemaless.ops.failover.states import NodeState
 from schemaless.ops.failover.watch import Finding, Watch
 from schemaless.topology.model import Cluster
@@ -59,7 +58,7 @@ def say_reconnect() -> None:
     note(f"connected programs follow this change within {latest_s} s while in use")
 
 
-def say_adoption(done: Adoption) -> None:
+def say_adoption(done: NodeChange) -> None:
     """Print the consequences of an adoption that need attention."""
     for node, reason in done.removed.items():
         note(f"{node} removed from {done.cluster.name}: {reason}")
@@ -81,7 +80,7 @@ def say_adoption(done: Adoption) -> None:
         say_reconnect()
 
 
-def say_promotion(done: Adoption | NodeChange) -> None:
+def say_promotion(done: NodeChange) -> None:
     """Print a new primary's errant transactions, and what it lacks to survive its own failure."""
     if done.errant:
         lacks = "every other replica that answers" if done.old_primary == "unreachable" else "the old primary"
@@ -111,27 +110,22 @@ def cluster_data(cluster: Cluster) -> dict[str, Any]:
     return {"name": cluster.name, "epoch": cluster.epoch, "nodes": [_node_data(node) for node in cluster.nodes]}
 
 
-def adoption_data(done: Adoption) -> dict[str, Any]:
-    """Return the result of an adoption for ``--json``."""
+def change_data(change: NodeChange) -> dict[str, Any]:
+    """Return the result of a change for ``--json``."""
     return {
-        **_common_data(done),
-        "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
-        "unasked": [_node_data(node) for node in done.unasked],
-        **facts(done, "old_primary", "old_written_s", "quorum", "url", "errant", "warnings"),
+        "changed": change.changed,
+        "cluster": cluster_data(change.cluster),
+        "arrived_ms": {str(node): round(seconds * 1000, 1) for node, seconds in change.arrived_s.items()},
+        "removed": [{**_node_data(node), "reason": reason} for node, reason in change.removed.items()],
+        "unasked": [_node_data(node) for node in change.unasked],
+        **facts(change, "old_primary", "old_written_s", "quorum", "url", "errant", "warnings"),
     }
-
-
-def _common_data(done: Adoption | NodeChange) -> dict[str, Any]:
-    arrived_ms = {str(node): round(seconds * 1000, 1) for node, seconds in done.arrived_s.items()}
-    return {"changed": done.changed, "cluster": cluster_data(done.cluster), "arrived_ms": arrived_ms}
 
 
 def say_change(change: NodeChange, text: str, *, as_json: bool) -> bool:
     """Print the result of a change, for ``--json`` or as text; return True if nothing more is to be said."""
     if as_json:
-        removed = [_node_data(node) for node in change.removed]
-        rest = facts(change, "old_primary", "url", "errant", "warnings")
-        print_json({**_common_data(change), "removed": removed, **rest})
+        print_json(change_data(change))
     else:
         out().print(text, markup=False)
     return as_json
@@ -178,7 +172,7 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     """
     done = failover.adopt(url, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
     if as_json:
-        print_json(adoption_data(done))
+        print_json(change_data(done))
         return
     already = "" if done.changed else " already"
     text = f"{done.cluster.primary} is{already} the primary of {cluster}, with claim {done.cluster.epoch}"
@@ -260,7 +254,7 @@ def _data(finding: Finding) -> dict[str, Any]:
         "cluster": finding.cluster,
         "finding": finding.kind,
         "message": finding.message,
-        "adoption": None if finding.adoption is None else adoption_data(finding.adoption),
+        "adoption": None if finding.adoption is None else change_data(finding.adoption),
     }
 
 

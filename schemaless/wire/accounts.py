@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from schemaless.errors import AccessDenied
 from schemaless.wire.connection import Connection
 from schemaless.wire.sql.sessions import SELECT_ACCOUNT, grant
 
@@ -12,6 +15,19 @@ def own_grant(connection: Connection, privileges: str, scope: str = "*.*") -> st
     """Return the GRANT that gives a connection's own account the privileges it lacks."""
     name, _, host = str(connection.rows(SELECT_ACCOUNT)[0][0]).rpartition("@")
     return grant(privileges, scope, Account(name, host))
+
+
+@contextmanager
+def granting(connection: Connection, what: str, privileges: str, scope: str) -> Iterator[None]:
+    """Extend the error of an account that lacks a privilege with the GRANT; ``what`` says what it cannot do."""
+    try:
+        yield
+    except AccessDenied as denied:
+        raise AccessDenied(
+            f"the account cannot {what}; run on that server: {own_grant(connection, privileges, scope)}",
+            node=denied.node,
+            code=denied.code,
+        ) from denied
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ def test_set_primary_to_the_same_address_makes_programs_connect_again(address, c
         assert (shown.read_only, shown.fault) == (False, None), "commands look over new connections"
         assert "leads to another server than the catalog has recorded" in "".join(shown.warnings)
         assert not after.replaced
-        assert (changed.changed, changed.removed, changed.old_primary) == (True, (), None)
+        assert (changed.changed, changed.removed, changed.old_primary) == (True, {}, None)
         assert reader.get_cell_latest(row, "BASE").body == {"n": 1}
     assert "leads to another server than before" in caplog.text
 

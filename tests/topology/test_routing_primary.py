@@ -15,6 +15,7 @@ import schemaless
 from schemaless import Datastore, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover import nodes
+from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.store.internals import internals_of
 from schemaless.wire.errors import READ_ONLY
@@ -42,11 +43,11 @@ def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterato
 
 
 @pytest.fixture
-def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalServer], nodes.NodeChange]:
+def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalServer], NodeChange]:
     """Make a server the primary of the first cluster, as ``topology set-primary`` does."""
     url = internals_of(client).url.for_database(client.name)
 
-    def change(server: LocalServer) -> nodes.NodeChange:
+    def change(server: LocalServer) -> NodeChange:
         return nodes.set_primary(
             own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", server.url), timeout_s=60
         )

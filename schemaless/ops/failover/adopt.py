@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from schemaless.base.keys import shard_database
@@ -27,10 +27,9 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
-from schemaless.ops.failover.change import Change, server_of
+from schemaless.ops.failover.change import Change, NodeChange, server_of
 from schemaless.ops.failover.group_replication import has_majority
 from schemaless.ops.failover.promotion import (
-    Received,
     begin_block,
     held_claim,
     last_block,
@@ -39,7 +38,7 @@ from schemaless.ops.failover.promotion import (
     missing_from,
     received,
 )
-from schemaless.ops.failover.semi_sync import promotion_warnings, require_commits
+from schemaless.ops.failover.semi_sync import promotion_warnings
 from schemaless.ops.failover.sql import rename_cells
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.topology.catalog import TopologyChanged
@@ -47,8 +46,6 @@ from schemaless.topology.configuration import datastore_url
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
-from schemaless.topology.replication import is_read_only, is_same_server
-from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.topology.sql.moving import select_arriving
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -69,48 +66,9 @@ _ATTEMPTS: Final = 3
 _TABLE_EXISTS: Final = 1050
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """Result of an adoption.
-
-    Attributes:
-        cluster: the cluster afterwards, with its epoch.
-        changed: False if the server already had the cluster's claim.
-        arrived_s: replication delay of a transaction from the new primary to each of its replicas, in seconds.
-        removed: nodes that were removed from the catalog, with the reason.
-        unasked: replicas that did not answer, so their transactions are unknown.
-        old_primary: state of the previous primary: "read-only", "ahead" (it has transactions that the new one lacks),
-            "unreachable", or "the same server"; None if the primary did not change.
-        url: the datastore's new URL if the catalog moved, else None.
-        quorum: whether the new primary belongs to a group whose majority has everything that was acknowledged, so that
-            the old primary cannot commit any more.
-        errant: GTIDs of transactions that the new primary has and the old one, or every other replica if the old one
-            does not answer, lacks. They were written on the new primary, before its promotion or after it.
-        warnings: what could not be read to find errant transactions, and what the new primary lacks to survive its own
-            failure: a replica, or semi-synchronous replication.
-    """
-
-    cluster: Cluster
-    changed: bool
-    arrived_s: dict[Node, float]
-    removed: dict[Node, str]
-    unasked: tuple[Node, ...] = ()
-    old_primary: str | None = None
-    url: str | None = None
-    quorum: bool = False
-    errant: str = ""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def old_written_s(self) -> float | None:
-        """Seconds for which connected programs may still write to the old primary; None if they cannot.
-
-        Programs that cannot reach any server that knows of the adoption may write for longer.
-        """
-        return MAX_REFRESH_INTERVAL_S if self.old_primary == "unreachable" and not self.quorum else None
-
-
-def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S) -> Adoption:
+def adopt(
+    url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
+) -> NodeChange:
     """Make clients write to a promoted server, or give the current primary its first claim.
 
     The server must accept writes, must not replicate from another server, and must have every shard of the cluster and
@@ -141,7 +99,7 @@ def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, ti
 
 def adopt_node(
     url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
-) -> Adoption:
+) -> NodeChange:
     """Adopt a primary like ``adopt``, with parsed arguments."""
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -151,59 +109,42 @@ def adopt_node(
     return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
 
 
-def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> Adoption:
+def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> NodeChange:
     with closing(Change(url, name, promoted=node)) as change:
-        now = change.topology.cluster(cluster)
-        if node != now.primary and node.having("replica") not in now.replicas:
-            change.require_new(node)
-        pool = change.pool(node)
-        _require_writable(pool, now)
-        require_commits(pool, cluster, timeout_s)
-        change.verify(now, node)
+        now, pool = change.topology.cluster(cluster), change.pool(node)
+        if pool.run(lambda connection: connection.is_mariadb):
+            raise TopologyError(
+                f"{node} is MariaDB, for which adoption is untested and not supported. Name the new primary of "
+                f"{cluster} with 'schemaless topology set-primary', which needs no claim. Nothing was written"
+            )
+        change.check_primary(now, node, timeout_s)
+        after, home, old, quorum, errant = now, None, None, False, ""
         unasked: tuple[Node, ...] = ()
         unread: tuple[str, ...] = ()
-        old, home, quorum, errant = None, None, False, ""
-        if node == now.primary and now.epoch and held_claim(pool, change.topology.name, cluster) == now.epoch:
-            after = now
-        else:
+        if not (node == now.primary and now.epoch and held_claim(pool, name, cluster) == now.epoch):
             unasked = _prove_complete(change, now, node, timeout_s)
-            if node != now.primary:
+            if node == now.primary:
+                home = change.home()
+            else:
                 old = change.old_primary(now, node, timeout_s, accept_loss=accept_loss)
                 errant, unread = change.errant(now, node, old)
                 home = change.home(moves=now, to=node, old=old)
-            else:
-                home = change.home()
-            kept = tuple(replica for replica in now.replicas if replica != node.having("replica"))
             reachable = [replica for replica in now.replicas if replica not in unasked]
             if old not in (None, "unreachable"):
                 reachable.append(now.primary)
             # A group loses no transactions, because it acknowledges only those that its majority has received.
             quorum = has_majority(pool, len(now.nodes))
             if old == "ahead" or (old == "unreachable" and not quorum):
-                record_lost_primary(pool, change.topology.name, cluster, now.primary)
+                record_lost_primary(pool, name, cluster, now.primary)
+            kept = [replica for replica in now.replicas if replica != node.having("replica")]
             after = take_over(change, home, replace(now, nodes=(node, *kept)), reachable)
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
         if node != now.primary:
             removed[now.primary] = "it was the primary"
-        remaining = [member for member in after.nodes if member not in removed]
-        moved = (
-            home is not None
-            and change.url.node != node
-            and (home.node == node or is_same_server(home, change.pool(node)))
-        )
-        done = replace(after, nodes=tuple(remaining))
-        return Adoption(
-            done,
-            after != now,
-            arrived_s,
-            removed,
-            unasked,
-            old,
-            replace(change.url, node=node).for_database(change.topology.name) if moved else None,
-            quorum,
-            errant,
-            (*unread, *promotion_warnings(pool, now, done)),
-        )
+        done = replace(after, nodes=tuple(member for member in after.nodes if member not in removed))
+        moved = None if home is None else change.moved_url(home, node)
+        warnings = (*unread, *promotion_warnings(pool, now, done))
+        return NodeChange(done, after != now, arrived_s, removed, unasked, old, moved, quorum, errant, warnings)
 
 
 def take_over(change: Change, home: NodePool, after: Cluster, reachable: Collection[Node]) -> Cluster:
@@ -276,21 +217,6 @@ def next_block(change: Change, cluster: Cluster, primary: Node, reachable: Colle
     return max(2 + max(on_servers(asked, ask), default=0), 1 + cluster.id_block)
 
 
-def _require_writable(pool: NodePool, cluster: Cluster) -> None:
-    """Raise unless a server runs MySQL and accepts writes."""
-    if pool.run(lambda connection: connection.is_mariadb):
-        raise TopologyError(
-            f"{pool.node} is MariaDB, for which adoption is untested and not supported. Name the new "
-            f"primary of {cluster.name} with 'schemaless topology set-primary', which needs no claim. Nothing was "
-            "written"
-        )
-    if is_read_only(pool):
-        raise TopologyError(
-            f"{pool.node} is read-only, so it cannot be the primary of {cluster.name}; stop its replication and make "
-            "it writable first (STOP REPLICA; SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
-        )
-
-
 def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: float) -> tuple[Node, ...]:
     """Check that a server has every transaction of the cluster's replicas; return the replicas that do not answer."""
     pool = change.pool(node)
@@ -302,32 +228,34 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
             "stop its replication first (STOP REPLICA; RESET REPLICA ALL). Nothing was written"
         )
     give_up_s = time.monotonic() + timeout_s
-    while missing := missing_from(pool, own.transactions):
-        if time.monotonic() >= give_up_s:
-            raise TopologyError(
-                f"{node} has received transactions that it has not applied ({_short(missing)}); let it apply them "
-                "first (START REPLICA SQL_THREAD). Nothing was written"
-            )
-        time.sleep(_POLL_S)
+
+    def require(transactions: Iterable[str], has_received: str, next_step: str) -> None:
+        # A running primary may still be committing transactions that its replica has already received.
+        while missing := missing_from(pool, transactions):
+            if time.monotonic() >= give_up_s:
+                raise TopologyError(f"{has_received} ({_short(missing)}); {next_step}. Nothing was written")
+            time.sleep(_POLL_S)
+
+    require(
+        own.transactions,
+        f"{node} has received transactions that it has not applied",
+        "let it apply them first (START REPLICA SQL_THREAD)",
+    )
     unasked = []
     for replica in cluster.replicas:
         if replica == node.having("replica"):
             continue
         try:
-            theirs: Received = received(change.pool(replica))
+            theirs = received(change.pool(replica))
         except (ServerUnavailable, ServerTimeout):
             unasked.append(replica)
             continue
-        # A running primary may still be committing transactions that its replica has already received.
-        while missing := missing_from(pool, theirs.transactions):
-            if time.monotonic() < give_up_s:
-                time.sleep(_POLL_S)
-                continue
-            raise TopologyError(
-                f"{replica} has received transactions that {node} lacks ({_short(missing)}); promote that replica "
-                f"instead, let {node} replicate them from it, or give up the replica ('schemaless topology "
-                "remove-replica'). Nothing was written"
-            )
+        require(
+            theirs.transactions,
+            f"{replica} has received transactions that {node} lacks",
+            f"promote that replica instead, let {node} replicate them from it, or give up the replica ('schemaless "
+            "topology remove-replica')",
+        )
     return tuple(unasked)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.base.keys import shard_database
@@ -28,6 +29,7 @@ from schemaless.topology.catalog import (
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.replication import follows, has_caught_up_with, is_read_only, is_same_server
+from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -36,6 +38,47 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import Credentials, ServerURL, parse_url
 
 _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """Result of a change to a cluster's nodes.
+
+    Attributes:
+        cluster: the cluster afterwards, with its epoch.
+        changed: False if the catalog already had this state.
+        arrived_s: replication delay of a transaction from the primary to each checked replica, in seconds.
+        removed: nodes that were removed from the catalog, with the reason.
+        unasked: replicas that did not answer an adoption, so their transactions are unknown.
+        old_primary: state of the previous primary: "read-only", "ahead" (it has transactions that the new one lacks),
+            "unreachable", or "the same server"; None if the primary did not change.
+        url: the datastore's new URL if the catalog moved, else None.
+        quorum: whether the adopted primary belongs to a group whose majority has everything that was acknowledged, so
+            that the old primary cannot commit any more.
+        errant: GTIDs of transactions that a new primary has and the old one, or every other replica if the old one does
+            not answer, lacks; MySQL only. They were written on the new primary, before its promotion or after it.
+        warnings: what could not be read to find errant transactions, and what a new primary lacks to survive its own
+            failure: a replica, or semi-synchronous replication.
+    """
+
+    cluster: Cluster
+    changed: bool
+    arrived_s: dict[Node, float]
+    removed: dict[Node, str] = field(default_factory=dict)
+    unasked: tuple[Node, ...] = ()
+    old_primary: str | None = None
+    url: str | None = None
+    quorum: bool = False
+    errant: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def old_written_s(self) -> float | None:
+        """Seconds for which connected programs may still write to the old primary; None if they cannot.
+
+        Programs that cannot reach any server that knows of the change may write for longer.
+        """
+        return MAX_REFRESH_INTERVAL_S if self.old_primary == "unreachable" and not self.quorum else None
 
 
 class Change:
@@ -111,6 +154,16 @@ class Change:
         for _ in on_servers([(node, shard) for shard in topology.shards_of(cluster.name)], check):
             pass
         self._verified.add((cluster.name, node.having("primary")))
+
+    def check_primary(self, cluster: Cluster, node: Node, timeout_s: float) -> NodePool:
+        """Check that a server can be a cluster's primary, and return its pool."""
+        if node != cluster.primary and node.having("replica") not in cluster.replicas:
+            self.require_new(node)
+        pool = self.pool(node)
+        require_writable(pool, cluster.name)
+        require_commits(pool, cluster.name, timeout_s)
+        self.verify(cluster, node)
+        return pool
 
     def prove_replica(self, cluster: Cluster, primary: Node, replica: Node, timeout_s: float) -> float:
         """Check that a server replicates from a primary; return the delay of a transaction, in seconds."""
@@ -219,6 +272,12 @@ class Change:
             + ". Nothing was written"
         )
 
+    def moved_url(self, home: NodePool, node: Node) -> str | None:
+        """Return the datastore's new URL if the catalog is on a new primary and the URL does not name it, else None."""
+        if self.url.node == node or not (home.node == node or is_same_server(home, self.pool(node))):
+            return None
+        return replace(self.url, node=node).for_database(self.topology.name)
+
     def _is_server(self, here: NodePool, node: Node) -> bool:
         if here.node == node.having("primary"):
             return True
@@ -241,6 +300,25 @@ class Change:
         write_clusters(home, self.topology, [cluster], self.identities([cluster, *self.topology.clusters]))
         self.topology = self.topology.with_cluster(cluster)
         return cluster
+
+
+def require_writable(pool: NodePool, cluster: str) -> None:
+    """Raise unless a server accepts writes."""
+    if is_read_only(pool):
+        raise TopologyError(
+            f"{pool.node} is read-only, so it cannot be the primary of {cluster}. If it is a replica, name its primary "
+            "instead, or stop its replication first (STOP REPLICA); then make it writable (SET GLOBAL super_read_only "
+            "= OFF, read_only = OFF). Nothing was written"
+        )
+
+
+def require_same_system(pool: NodePool, home: NodePool) -> None:
+    """Raise unless a server runs the same database system as the catalog's."""
+    if pool.run(lambda connection: connection.is_mariadb) != home.run(lambda connection: connection.is_mariadb):
+        raise TopologyError(
+            f"one of {pool.node} and {home.node} is MySQL and the other is MariaDB, and shards cannot be moved between "
+            "the two; nothing was written"
+        )
 
 
 @contextmanager

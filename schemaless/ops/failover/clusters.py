@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemaless.base.keys import heartbeat_database
-from schemaless.errors import AccessDenied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
-from schemaless.ops.failover.change import Change, opened
-from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S, NodeChange
+from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
+from schemaless.ops.failover.change import Change, NodeChange, opened, require_same_system, require_writable
+from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S
 from schemaless.ops.failover.promotion import last_claim
 from schemaless.schema.databases import databases_like
 from schemaless.schema.engines import check_server, engine_named
@@ -17,8 +17,8 @@ from schemaless.store.cells.dictionary_replicas import DictionaryReplica, Dictio
 from schemaless.topology.catalog import write_clusters
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
-from schemaless.topology.replication import is_read_only, is_same_server
-from schemaless.wire.accounts import own_grant
+from schemaless.topology.replication import is_same_server
+from schemaless.wire.accounts import granting
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.secret import Secret
@@ -120,16 +120,8 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
         TopologyError: it cannot; nothing was written.
     """
     node = pool.node
-    if is_read_only(pool):
-        raise TopologyError(
-            f"{node} is read-only, so it cannot be a primary. If it is a replica, name its primary instead; otherwise "
-            "make it writable (SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
-        )
-    if pool.run(lambda connection: connection.is_mariadb) != home.run(lambda connection: connection.is_mariadb):
-        raise TopologyError(
-            f"one of {node} and {home.node} is MySQL and the other is MariaDB, and shards cannot be moved between the "
-            "two; nothing was written"
-        )
+    require_writable(pool, cluster)
+    require_same_system(pool, home)
     for known in change.topology.clusters:
         for other in known.nodes:
             if _is_same(change, pool, other):
@@ -174,13 +166,9 @@ def _create_database(pool: NodePool, datastore: str) -> None:
     Raises:
         AccessDenied: the account lacks privileges; the message has the GRANT statement.
     """
-    try:
+    database = heartbeat_database(datastore)
+    with (
+        pool.connection() as connection,
+        granting(connection, f"create the cluster's database {database}", _NEEDED, f"`{database}`.*"),
+    ):
         make_tables(pool, datastore)
-    except AccessDenied as denied:
-        granted = pool.run(lambda connection: own_grant(connection, _NEEDED, f"`{heartbeat_database(datastore)}`.*"))
-        raise AccessDenied(
-            f"the account cannot create the cluster's database {heartbeat_database(datastore)}; "
-            f"run on that server: {granted}",
-            node=denied.node,
-            code=denied.code,
-        ) from denied

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.errors import AccessDenied
 from schemaless.ops.failover.sql import SELECT_MEMBERS, SELECT_SERVER
-from schemaless.wire.accounts import own_grant
+from schemaless.wire.accounts import granting
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
@@ -107,15 +107,8 @@ def group_view(pool: NodePool) -> GroupView | None:
     def ask(connection: Connection) -> GroupView | None:
         if connection.is_mariadb:
             return None
-        try:
+        with granting(connection, "read the members of the server's group", "SELECT", MEMBERS_TABLE):
             rows = connection.rows(SELECT_MEMBERS)
-        except AccessDenied as refusal:
-            granted = own_grant(connection, "SELECT", MEMBERS_TABLE)
-            raise AccessDenied(
-                f"the account cannot read the members of the server's group; run on that server: {granted}",
-                node=connection.node,
-                code=refusal.code,
-            ) from refusal
         if not rows:
             return None
         ((server, single_primary),) = connection.rows(SELECT_SERVER)

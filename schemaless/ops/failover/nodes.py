@@ -7,53 +7,23 @@ one of the clusters, so it moves with the primary of that cluster.
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.ops.failover.adopt import take_over
-from schemaless.ops.failover.change import Change, opened, server_of
+from schemaless.ops.failover.change import Change, NodeChange, opened, server_of
 from schemaless.ops.failover.group_replication import has_majority
 from schemaless.ops.failover.promotion import held_claim
-from schemaless.ops.failover.semi_sync import promotion_warnings, require_commits
+from schemaless.ops.failover.semi_sync import promotion_warnings
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.lost_primaries import record_lost_primary, settle
-from schemaless.topology.model import Cluster
-from schemaless.topology.replication import is_read_only, is_same_server
 from schemaless.wire.node import Node
 from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
 """Default timeout for a transaction to reach a replica, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeChange:
-    """Result of a change to a cluster's nodes.
-
-    Attributes:
-        cluster: the cluster afterwards.
-        changed: False if the catalog already had this state.
-        arrived_s: replication delay of a transaction from the primary to each checked replica, in seconds.
-        removed: nodes that were removed from the catalog.
-        old_primary: state of the previous primary: "read-only", "unreachable", or "the same server"; None if the
-            primary did not change.
-        url: the datastore's new URL if the catalog moved, else None.
-        errant: GTIDs of transactions that a new primary has and the old one, or every other replica if the old one
-            does not answer, lacks; MySQL only.
-        warnings: what could not be read to find errant transactions, and what a new primary lacks to survive its own
-            failure: a replica, or semi-synchronous replication.
-    """
-
-    cluster: Cluster
-    changed: bool
-    arrived_s: dict[Node, float]
-    removed: tuple[Node, ...] = ()
-    old_primary: str | None = None
-    url: str | None = None
-    errant: str = ""
-    warnings: tuple[str, ...] = ()
 
 
 def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
@@ -121,7 +91,9 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
             names = ", ".join(map(str, now.replicas)) or "none"
             raise InvalidInput(f"{node} is not a replica of {cluster}; its replicas are: {names}")
         remaining = tuple(other for other in now.nodes if other != node)
-        return NodeChange(change.write(change.home(), replace(now, nodes=remaining)), True, {}, removed=(node,))
+        return NodeChange(
+            change.write(change.home(), replace(now, nodes=remaining)), True, {}, removed={node: "on request"}
+        )
 
 
 def set_primary(
@@ -163,15 +135,7 @@ def set_primary(
     with closing(Change(at, name, promoted=node)) as change:
         now = change.topology.cluster(cluster)
         same = node == now.primary
-        if not same and node.having("replica") not in now.replicas:
-            change.require_new(node)
-        if is_read_only(change.pool(node)):
-            raise TopologyError(
-                f"{node} is read-only, so it cannot be the primary of {cluster}; stop its replication and make it "
-                "writable first (STOP REPLICA; SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
-            )
-        require_commits(change.pool(node), cluster, timeout_s)
-        change.verify(now, node)
+        pool = change.check_primary(now, node, timeout_s)
         old = "the same server" if same else change.old_primary(now, node, timeout_s)
         errant, unread = change.errant(now, node, old)
         home = change.home() if same else change.home(moves=now, to=node, old=old)
@@ -182,32 +146,31 @@ def set_primary(
             )
         replicas = [other for other in now.replicas if other != node.having("replica")]
         arrived_s: dict[Node, float] = {}
-        dropped: list[Node] = []
+        removed = {} if keep_old or same else {now.primary: "it was the primary"}
         for replica in [*replicas, *([now.primary.having("replica")] if keep_old else [])]:
             try:
                 arrived_s[replica] = change.prove_replica(now, node, replica, timeout_s)
             except SchemalessError as problem:
                 if drop_replicas and replica in replicas:
-                    dropped.append(replica)
+                    removed[replica] = str(problem)
                     continue
                 raise TopologyError(
                     f"{replica} does not follow the new primary {node} ({problem}); make it replicate from there, or "
                     + ("omit --keep-old-as-replica" if replica not in replicas else "remove it with --drop-replicas")
                     + ". Nothing was written"
                 ) from problem
-        if old == "unreachable" and not has_majority(change.pool(node), len(now.nodes)):
-            record_lost_primary(change.pool(node), change.topology.name, cluster, now.primary)
+        if old == "unreachable" and not has_majority(pool, len(now.nodes)):
+            record_lost_primary(pool, name, cluster, now.primary)
         result = replace(now, nodes=(node, *arrived_s))
-        claims = now.epoch and not (same and held_claim(change.pool(node), change.topology.name, cluster) == now.epoch)
+        claims = now.epoch and not (same and held_claim(pool, name, cluster) == now.epoch)
         result = take_over(change, home, result, arrived_s) if claims else change.write(home, result)
-        moved = not same and change.url.node != node and (home.node == node or is_same_server(home, change.pool(node)))
         return NodeChange(
             result,
             True,
             arrived_s,
-            removed=(*([] if keep_old or same else [now.primary]), *dropped),
+            removed,
             old_primary=None if same else old,
-            url=replace(change.url, node=node).for_database(change.topology.name) if moved else None,
+            url=None if same else change.moved_url(home, node),
             errant=errant,
-            warnings=(*unread, *promotion_warnings(change.pool(node), now, result)),
+            warnings=(*unread, *promotion_warnings(pool, now, result)),
         )

@@ -14,7 +14,7 @@ from schemaless.schema.databases import next_id
 from schemaless.schema.sql import show_tables
 from schemaless.topology.sql.moving import moved, select_top
 from schemaless.topology.sql.replicas import SELECT_GTID_APPLIED, select_beyond, select_lacking
-from schemaless.wire.accounts import own_grant
+from schemaless.wire.accounts import granting
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
@@ -50,15 +50,9 @@ def received(pool: NodePool) -> Received:
 
     def ask(connection: Connection) -> Received:
         (committed,) = connection.rows(SELECT_GTID_APPLIED)[0]
-        try:
+        table = "performance_schema.replication_connection_status"
+        with granting(connection, "read which transactions the server has received", "SELECT", table):
             channels = connection.rows(SELECT_RECEIVED)
-        except AccessDenied as refusal:
-            granted = own_grant(connection, "SELECT", "performance_schema.replication_connection_status")
-            raise AccessDenied(
-                f"the account cannot read which transactions the server has received; run on that server: {granted}",
-                node=connection.node,
-                code=refusal.code,
-            ) from refusal
         return Received(
             (str(committed), *(str(transactions) for transactions, _, _ in channels)),
             any(state != "OFF" and not name.startswith(_GROUP_CHANNEL) for _, state, name in channels),

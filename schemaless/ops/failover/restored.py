@@ -16,7 +16,7 @@ from schemaless.base.keys import heartbeat_database
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.errors import InvalidInput, TopologyError
 from schemaless.ops.failover.adopt import begin_blocks, next_block
-from schemaless.ops.failover.change import Change, server_of
+from schemaless.ops.failover.change import Change, require_same_system, require_writable, server_of
 from schemaless.ops.failover.promotion import last_claim, make_claim
 from schemaless.schema.databases import databases_like
 from schemaless.store.datastore import Datastore
@@ -24,7 +24,6 @@ from schemaless.store.internals import Internals
 from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_clusters
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
-from schemaless.topology.replication import is_read_only
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
@@ -156,15 +155,8 @@ def _listed(topology: Topology) -> str:
 def _check(change: Change, cluster: Cluster) -> None:
     """Check that a server can be a cluster's primary, and has its databases."""
     pool, home = change.pool(cluster.primary), change.pool(change.url.node)
-    if pool.run(lambda connection: connection.is_mariadb) != home.run(lambda connection: connection.is_mariadb):
-        raise TopologyError(
-            f"one of {pool.node} and {home.node} is MySQL and the other is MariaDB; nothing was written"
-        )
-    if is_read_only(pool):
-        raise TopologyError(
-            f"{pool.node} is read-only, so it cannot be the primary of {cluster.name}; make it writable first "
-            "(SET GLOBAL super_read_only = OFF, read_only = OFF). Nothing was written"
-        )
+    require_same_system(pool, home)
+    require_writable(pool, cluster.name)
     change.verify(cluster, cluster.primary)
     own = heartbeat_database(change.topology.name)
     if own not in databases_like(pool, change.topology.name):

@@ -119,22 +119,19 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
 
 def _with_tables(change: Change, cluster: Cluster, state: NodeState) -> NodeState:
     """Add to a state the tables that the server should not have, and a primary's whose engine is not the cluster's."""
-    topology = change.topology
+    topology, pool = change.topology, change.pool(state.node)
     if state.error is not None:
         return state
-    pool = change.pool(state.node)
     strays = stray_tables(change.pool(change.url.node), topology.name, change.pool, cluster, state.node)
-    state = replace(state, strays=tuple(strays))
-    databases = [shard_database(topology.name, shard) for shard in topology.shards_of(cluster.name)]
-    if state.node.role != "primary" or not databases:
-        return state
-    tables = [
-        f"{table} uses {found} in {shards:,} of {len(databases):,} shards, but the catalog records {cluster.engine}; "
+    shards = topology.shards_of(cluster.name) if state.node.role == "primary" else ()
+    databases = [shard_database(topology.name, shard) for shard in shards]
+    elsewhere = [
+        f"{table} uses {found} in {count:,} of {len(databases):,} shards, but the catalog records {cluster.engine}; "
         + ("a move" if table == "cell" else "'schemaless index rebuild' or a move")
         + " of these shards converts it"
-        for table, found, shards in tables_elsewhere(pool, databases, cluster.engine)
+        for table, found, count in tables_elsewhere(pool, databases, cluster.engine)
     ]
-    return replace(state, elsewhere=tuple(tables))
+    return replace(state, strays=tuple(strays), elsewhere=tuple(elsewhere))
 
 
 def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> NodeState:

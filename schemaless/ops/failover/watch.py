@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from schemaless.errors import SchemalessError, ServerTimeout, ServerUnavailable
-from schemaless.ops.failover.adopt import TIMEOUT_S, Adoption, adopt_node
+from schemaless.ops.failover.adopt import TIMEOUT_S, adopt_node
+from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.group_replication import GroupView, Member, group_view
 from schemaless.ops.failover.nodes import add_node
 from schemaless.ops.failover.promotion import held_claim
@@ -55,7 +56,7 @@ class Finding:
     cluster: str | None
     kind: FindingKind
     message: str
-    adoption: Adoption | None = None
+    adoption: NodeChange | None = None
 
     @property
     def well(self) -> bool:
@@ -291,7 +292,7 @@ class Watch:
             return node, problem
 
 
-_Found = tuple[FindingKind, str, Adoption | None]
+_Found = tuple[FindingKind, str, NodeChange | None]
 
 
 class _Undecided(Exception):

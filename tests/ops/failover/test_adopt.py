@@ -22,6 +22,7 @@ from schemaless.ops.admin.ndjson import dump_lines, dump_reader, load
 from schemaless.ops.failover import adopt as failover
 from schemaless.ops.failover import change as changing
 from schemaless.ops.failover import nodes
+from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.ops.failover.promotion import BLOCK_BITS
 from schemaless.ops.failover.states import node_states
@@ -92,10 +93,10 @@ def elsewhere(own_accounts: Accounts, servers: list[LocalServer]) -> Iterator[Da
 
 
 @pytest.fixture
-def adopt(own_accounts: Accounts, client: Datastore) -> Callable[..., failover.Adoption]:
+def adopt(own_accounts: Accounts, client: Datastore) -> Callable[..., NodeChange]:
     """Adopts a server, as ``topology adopt`` does, with a URL that names this server."""
 
-    def run(server: LocalServer, **options: object) -> failover.Adoption:
+    def run(server: LocalServer, **options: object) -> NodeChange:
         server_url = own_accounts.url("admin", server.url)
         name = server_url.replace("/?", f"/{client.name}?", 1)
         return failover.adopt(name, "cluster-1", server_url, **{"timeout_s": TIMEOUT_S, **options})
@@ -244,7 +245,7 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
     cells = f"{elsewhere.name}_0002.cell"
     sql(first, f"ALTER TABLE {cells} AUTO_INCREMENT = {4 << BLOCK_BITS}")
 
-    def adopt(server: LocalServer, **options: bool) -> failover.Adoption:
+    def adopt(server: LocalServer, **options: bool) -> NodeChange:
         url = own_accounts.url("admin", internals_of(elsewhere).url.for_database(elsewhere.name))
         return failover.adopt(url, "cluster-2", own_accounts.url("admin", server.url), timeout_s=TIMEOUT_S, **options)
 

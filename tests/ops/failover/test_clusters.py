@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_meet_the_requirements_is_refused(url, at, repli
     """The error has the reason, and the catalog is unchanged; of two concurrent calls, one adds the cluster."""
     stranger = servers[1]
     name = url.partition("?")[0].rpartition("/")[2]
-    with pytest.raises(TopologyError, match="is read-only, so it cannot be a primary"):
+    with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         add_cluster(url, at(replicated.replicas[0]))
     with pytest.raises(InvalidInput, match="is already in cluster-1"):
         add_cluster(url, at(servers[0]), name="other")

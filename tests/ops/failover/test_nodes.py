@@ -253,7 +253,7 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
             assert addresses(changed.url, "cluster-1") == {"primary": [str(replica.socket)], "replicas": []}
             token = token_of(changed.url)
             again = nodes.set_primary(changed.url, "cluster-1", at(replica))
-            assert (again.changed, again.old_primary, again.removed, again.url) == (True, None, (), None)
+            assert (again.changed, again.old_primary, again.removed, again.url) == (True, None, {}, None)
             assert token_of(changed.url) != token, "its address may lead to another server than before"
             with schemaless.connect(changed.url) as store:
                 assert store.get_cell(row, "BASE", 1).body == {"n": 1}

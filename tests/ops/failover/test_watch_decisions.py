@@ -8,7 +8,7 @@ import pytest
 
 from schemaless.errors import AccessDenied, SchemalessError, ServerUnavailable
 from schemaless.ops.failover import watch as watching
-from schemaless.ops.failover.adopt import Adoption
+from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.group_replication import GroupView
 from schemaless.ops.failover.watch import Watch
 from schemaless.topology.model import Cluster, ShardRange, Topology
@@ -69,7 +69,7 @@ class World:
 
     def _adopt(self, url, name, cluster, node):
         self.adopted.append(node)
-        return Adoption(Cluster(cluster, (node,), 2), True, {}, {})
+        return NodeChange(Cluster(cluster, (node,), 2), True, {}, {})
 
 
 @pytest.fixture
