@@ -23,7 +23,7 @@ from schemaless.base.keys import row_key_for
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.recode import recode
 from schemaless.ops.migrate.archive import digest_of
-from schemaless.ops.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
+from schemaless.ops.migrate.binlog_cost import binary_log_in_force, binary_log_point, bytes_between, predicted_bytes
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
@@ -99,7 +99,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
                 assert end is not None
                 written = bytes_between(connection, start, end)
                 assert written is not None
-                log = binary_log(connection, try_settings=False)
+                log = binary_log_in_force(connection)
                 predicted = predicted_bytes(log, len(stored), before, after)
                 bodies = after + (before if log.row_image == "FULL" and log.by_rows else 0)
                 print(

@@ -10,8 +10,7 @@ import click
 from schemaless.base.numbers import Interval
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
 from schemaless.ops.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
-from schemaless.store.cells.column_codecs import codec_with
-from schemaless.store.internals import internals_of
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
@@ -58,10 +57,14 @@ def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: boo
         with progress("sampling", None, "windows") as listener:
             result = plan_migration(
                 store,
-                codec_with(rewrite.to, rewrite.level, rewrite.dictionary, internals_of(store).dictionaries),
-                sources=rewrite.sources or None,
-                columns=rewrite.columns or None,
-                shards=shards,
+                MigrateSpec(
+                    rewrite.to,
+                    rewrite.sources,
+                    rewrite.columns,
+                    level=rewrite.level,
+                    dictionary=rewrite.dictionary,
+                ),
+                shards,
                 exact=exact,
                 seed=seed,
                 listener=listener,

@@ -66,7 +66,7 @@ class BinaryLogPoint(NamedTuple):
     position: int
 
 
-def binary_log(connection: Connection, *, full_images: bool = False, try_settings: bool = True) -> BinaryLog:
+def binary_log(connection: Connection, *, full_images: bool = False) -> BinaryLog:
     """Apply the session settings that reduce binary log volume, and return the settings in effect.
 
     The settings stay in effect on this connection. Global settings and other sessions are not affected.
@@ -74,22 +74,21 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
     Args:
         connection: a connection to the primary.
         full_images: keep the row image setting, for consumers that read old bodies from the binary log.
-        try_settings: if False, only read the current settings.
     """
-    in_force = _in_force(connection)
+    in_force = binary_log_in_force(connection)
     settings: dict[str, str | int | None] = {}
     if in_force.row_image == "FULL" and not full_images:
         settings["binlog_row_image"] = "NOBLOB"
     if in_force.annotation is not None:
         settings[in_force.annotation] = 0
-    if not try_settings or not in_force.kept or not in_force.by_rows or not settings:
+    if not in_force.kept or not in_force.by_rows or not settings:
         return in_force
     statement = set_session(settings)
     try:
         connection.ensure(statement)
     except AccessDenied:
         return replace(in_force, grant=own_grant(connection, _PRIVILEGE[connection.is_mariadb]))
-    return replace(_in_force(connection), settings=statement)
+    return replace(binary_log_in_force(connection), settings=statement)
 
 
 def log_settings(connection: Connection, *, full_images: bool = False) -> bytes | None:
@@ -143,7 +142,8 @@ def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: 
     return images + headers + (text if log.annotation is not None else 0)
 
 
-def _in_force(connection: Connection) -> BinaryLog:
+def binary_log_in_force(connection: Connection) -> BinaryLog:
+    """Return the settings in effect."""
     variables = {str(name).lower(): str(value).upper() for name, value in connection.rows(SHOW_BINARY_LOG_SETTINGS)}
     format_name = variables.get("binlog_format", "ROW")  # MySQL has deprecated the variable
     return BinaryLog(

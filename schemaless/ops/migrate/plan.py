@@ -8,19 +8,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
-from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import Interval, summed
 from schemaless.cell import CellKey
 from schemaless.codec.envelope import counts_as, describe_body
-from schemaless.codec.recode import Recoded, recode
-from schemaless.codec.registry import DEFAULT, Codec, codec_names
-from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import Codec
+from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
+from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.sampling.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.planning.sampling.sampling import (
     BOUNDS,
@@ -33,7 +34,7 @@ from schemaless.planning.sampling.sampling import (
     window_rows,
 )
 from schemaless.planning.sampling.sizing import content_values, rebuilt_files
-from schemaless.planning.sampling.table_sizes import TableSize, known_table_sizes, layout_of
+from schemaless.planning.sampling.table_sizes import TableSize, layout_of, shard_table_sizes
 from schemaless.store.cells.paging import PageSize, Row
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -43,7 +44,6 @@ Values = defaultdict[Key, float]
 UNKNOWN: Final = "unknown"
 """Codec name for a body whose first bytes identify no codec."""
 
-_LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 _EXAMPLES: Final = 20
 _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
 
@@ -192,11 +192,9 @@ class MigrationPlan:
 
 def plan_migration(
     store: Datastore,
-    codec: Codec = DEFAULT,
-    *,
-    sources: Collection[str] | None = None,
-    columns: Collection[str] | None = None,
+    spec: MigrateSpec | None = None,
     shards: Iterable[int] | None = None,
+    *,
     exact: bool = False,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
@@ -206,9 +204,7 @@ def plan_migration(
 
     Args:
         store: the datastore.
-        codec: target codec; ``LEGACY`` to predict the conversion back to JSON text.
-        sources: consider only bodies stored in these codecs; by default every body that is not in ``codec``.
-        columns: consider only cells of these columns, all by default.
+        spec: parameters of the migration, as in ``run``.
         shards: shard numbers, all by default.
         exact: read every cell, which takes as long as a run without its UPDATEs.
         seed: seed of the sample; the same seed draws the same sample. Taken from the clock by default.
@@ -219,17 +215,13 @@ def plan_migration(
         The prediction.
 
     Raises:
-        InvalidInput: a shard or a codec does not exist.
-        InvalidCell: a column name is invalid.
+        InvalidInput: a shard does not exist.
+        CorruptBody: the dictionary is unknown or damaged.
         ServerError: a server cannot be reached.
     """
-    for name in columns or ():
-        check_column_name(name)
-    for name in sources or ():
-        if name not in codec_names():
-            raise InvalidInput(f"unknown codec {name!r}; use one of {', '.join(codec_names())}")
+    spec = spec or MigrateSpec()
     numbers = internals_of(store).chosen_shards(shards)
-    work = _WindowMeasure(store, codec, sources, columns, _layouts(store, numbers))
+    work = _WindowMeasure(store, spec, spec.codec(internals_of(store).dictionaries), _layouts(store, numbers))
     taken = sample(
         internals_of(store).shards,
         numbers,
@@ -246,9 +238,8 @@ class _WindowMeasure:
     """Measures windows, and also collects figures that cannot be added up window by window."""
 
     store: Datastore
+    spec: MigrateSpec
     codec: Codec
-    sources: Collection[str] | None
-    columns: Collection[str] | None
     layouts: dict[int, Layout] | None
     examples: list[Example] = field(default_factory=list)
     read_s: float = 0.0
@@ -268,7 +259,7 @@ class _WindowMeasure:
             rows += 1
             body_bytes += len(row[4])
             after_bytes = None
-            if self.columns is None or row[2] in self.columns:
+            if not self.spec.columns or row[2] in self.spec.columns:
                 after_bytes = self._add(row, window.shard, values)
             now.add(row[2], len(row[4]))
             after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
@@ -289,38 +280,31 @@ class _WindowMeasure:
             name = UNKNOWN
         values["stored", column, name] += 1
         values["stored bytes", column, name] += len(body)
-        if self.sources is not None and name not in self.sources:
+        if self.spec.sources and name not in self.spec.sources:
             return None
         started = time.perf_counter()
         try:
             dictionaries = internals_of(self.store).dictionaries
             done = counts_as(body, self.codec, dictionaries)
             recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
-        except _LEFT as error:
-            self._leave(row, shard, error, values)
+        except PER_CELL_ERRORS as error:
+            reason = type(error).__name__
+            values["left", reason] += 1
+            values["left bytes", reason] += len(body)
+            if len(self.examples) < _EXAMPLES:
+                key = CellKey(uuid.UUID(bytes=row[1]), column, row[3])
+                self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
             return None
         if recoded is None or recoded.unchanged:
             return None
         self.recode_s += time.perf_counter() - started
         self.recoded_bytes += len(body)
-        self._change(column, body, recoded, values)
-        return len(recoded.body)
-
-    def _change(self, column: str, body: bytes, recoded: Recoded, values: Values) -> None:
-        before, after = len(body), len(recoded.body)
         values["cells", column] += 1
-        values["before", column] += before
-        values["after", column] += after
+        values["before", column] += len(body)
+        values["after", column] += len(recoded.body)
         if recoded.keep_reason is not None:
             values["kept", recoded.keep_reason] += 1
-
-    def _leave(self, row: Row, shard: int, error: Exception, values: Values) -> None:
-        reason = type(error).__name__
-        values["left", reason] += 1
-        values["left bytes", reason] += len(row[4])
-        if len(self.examples) < _EXAMPLES:
-            key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
-            self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
+        return len(recoded.body)
 
 
 def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> MigrationPlan:
@@ -407,10 +391,7 @@ def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | No
 def _space(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> FilesForecast | None:
     if work.layouts is None:
         return None
-    internals = internals_of(work.store)
-    sizes: list[TableSize] = []
-    for node, databases in internals.databases_by_node(numbers).items():
-        sizes += known_table_sizes(internals.shards.pool_for(node), list(databases)).values()
+    sizes = shard_table_sizes(work.store, numbers).values()
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {

@@ -34,9 +34,9 @@ from schemaless.planning.sampling.sizing import PredictedSize, predict
 from schemaless.planning.sampling.table_sizes import (
     TableSize,
     disk_space_of,
-    known_table_sizes,
     layout_of,
     rebuild_log_bytes,
+    shard_table_sizes,
 )
 from schemaless.schema.engines import INNODB, ROCKSDB, engine_of_cells
 from schemaless.schema.sql import COMPACT
@@ -202,7 +202,7 @@ def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds
     cluster = internals.topology.cluster_of(shard)
     pool = internals.shards.pool_for(cluster.primary)
     database = internals.shards.database(shard)
-    size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
+    size = shard_table_sizes(store, [shard]).get(shard, TableSize(0, 0))
     prediction = predict(store, shard, layout_of(pool, cluster.engine), seed)
     work = max(size.file_bytes, prediction.file_bytes.high)
     seconds, lag_s = (
@@ -279,12 +279,8 @@ class ShardRebuilt:
 
 def weigh_files(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     """Return the file size of each shard in bytes, but at least 1."""
-    internals = internals_of(store)
-    sizes: dict[int, int] = {}
-    for node, names in internals.databases_by_node(shards).items():
-        known = known_table_sizes(internals.shards.pool_for(node), list(names))
-        sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
-    return sizes
+    sizes = shard_table_sizes(store, shards)
+    return {shard: max(1, sizes[shard].file_bytes) if shard in sizes else 1 for shard in shards}
 
 
 def run(
@@ -521,8 +517,8 @@ class _ShardWork:
         self._run.job_store.leases.release(self._run.job.job_id, self._state, after="failed", message=reason)
 
     def _finish(self) -> None:
-        sizes = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])
-        size = sizes.get(self._database, TableSize(0, 0))
+        shard = self._state.shard
+        size = shard_table_sizes(self._store, [shard]).get(shard, TableSize(0, 0))
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()

@@ -15,12 +15,11 @@ from typing import Final
 from schemaless.base.numbers import Interval, added, summed
 from schemaless.ops.jobs.job import ClusterState, Job, ShardState
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.migrate.binlog_cost import BinaryLogPoint, bytes_between
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.tally import ShardTally, Tally, total_of
 from schemaless.planning.sampling.sampling import Bounds
-from schemaless.planning.sampling.table_sizes import known_table_sizes
+from schemaless.planning.sampling.table_sizes import shard_table_sizes
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 
@@ -32,34 +31,22 @@ _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, who
 
 
 def record_sizes(store: Datastore, job: Job, when: str) -> None:
-    """Record in the job the file size of each shard and, after the run, the bytes written to the binary logs.
+    """Record in a job the file size of each shard.
 
     Args:
         store: the datastore.
-        job: a migration.
+        job: a job.
         when: "before" or "after" the run.
 
     Raises:
         ServerError: a server cannot be reached.
     """
-    internals = internals_of(store)
     job_store = JobStore(store)
-    by_cluster: dict[str, list[int]] = {}
-    for shard in job_store.numbers(job.job_id):
-        by_cluster.setdefault(internals.topology.cluster_of(shard).name, []).append(shard)
-    for cluster in job_store.clusters(job.job_id):
-        pool = internals.shards.pool_for(internals.topology.cluster(cluster.cluster).primary)
-        names = {internals.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
-        sizes = {
-            names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
-            for name, size in known_table_sizes(pool, list(names)).items()
-        }
-        job_store.record_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in sizes.items()})
-        points = [cluster.measures.get(f"binary_log_{moment}") for moment in ("before", "after")]
-        if when == "after" and None not in points:
-            start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
-            written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
-            job_store.record_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
+    measures = {
+        shard: {f"size_{when}": {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}}
+        for shard, size in shard_table_sizes(store, job_store.numbers(job.job_id)).items()
+    }
+    job_store.record_on_shards(job.job_id, measures)
 
 
 def record_plan(store: Datastore, job: Job) -> None:
@@ -79,10 +66,8 @@ def record_plan(store: Datastore, job: Job) -> None:
     for cluster in job_store.clusters(job.job_id):
         planned = plan_migration(
             store,
-            spec.codec(internals.dictionaries),
-            sources=spec.sources or None,
-            columns=spec.columns or None,
-            shards=[shard for shard in internals.topology.shards_of(cluster.cluster) if shard in shards],
+            spec,
+            [shard for shard in internals.topology.shards_of(cluster.cluster) if shard in shards],
             seed=time.time_ns() % 1_000_000,
             bounds=_PREDICTED,
         )
@@ -313,8 +298,6 @@ def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Interval, 
     by_codec: dict[tuple[str, str], list[list[list[int]]]] = {}
     for state in clusters:
         for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
-            if not all(isinstance(size, list) for size in sizes):
-                return []  # recorded without intervals by an earlier version
             by_codec.setdefault((column, codec), []).append(sizes)
     return [
         (column, codec, *(added(Interval(*parts[place]) for parts in by_cluster) for place in (0, 1)))  # type: ignore[misc]

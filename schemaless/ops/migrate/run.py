@@ -14,7 +14,7 @@ from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
-from schemaless.ops.migrate.binlog_cost import binary_log, binary_log_point
+from schemaless.ops.migrate.binlog_cost import BinaryLogPoint, binary_log, binary_log_point, bytes_between
 from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import BLOCK_BOUNDS, BlockBounds, work
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -55,6 +55,8 @@ def _measure(store: Datastore, job: Job, when: str) -> None:
         if when == "before":
             log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
             measures["binary_log"] = {**asdict(log), "settings": None}
+        elif point is not None and (began := state.measures.get("binary_log_before")) is not None:
+            measures["binary_log_bytes"] = pool.run(partial(bytes_between, start=BinaryLogPoint(*began), end=point))
         job_store.record_on_cluster(job.job_id, state.cluster, measures)
     record_sizes(store, job, when)
 

@@ -15,6 +15,7 @@ from schemaless.ops.migrate.binlog_cost import (
     BinaryLog,
     BinaryLogPoint,
     binary_log,
+    binary_log_in_force,
     binary_log_point,
     bytes_between,
     predicted_bytes,
@@ -63,14 +64,14 @@ def test_migrate_leaves_old_bodies_and_texts_out_in_its_own_sessions(migrate_sto
     """The settings are returned, and apply only to connections that ensure them."""
     with own(migrate_store) as connection:
         log = binary_log(connection)
-        again = binary_log(connection, try_settings=False)
+        again = binary_log_in_force(connection)
     with own(migrate_store) as other:
-        before = binary_log(other, try_settings=False)
+        before = binary_log_in_force(other)
         assert log.settings is not None
         other.ensure(log.settings)
-        after = binary_log(other, try_settings=False)
+        after = binary_log_in_force(other)
     with own(fresh_store) as app:
-        everybody = binary_log(app, try_settings=False)
+        everybody = binary_log_in_force(app)
 
     assert (log.kept, log.row_image, log.annotation, log.grant) == (True, "NOBLOB", None, None)
     assert again == after == BinaryLog(True, "ROW", True, "NOBLOB", None)

@@ -11,9 +11,8 @@ import threading
 import pytest
 
 import schemaless
-from schemaless import InvalidInput, NewStoredCell
+from schemaless import InvalidInput, NewStoredCell, UnknownCodec
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import body_updates, rebuild, reencode
@@ -168,9 +167,11 @@ def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, l
 
 
 def test_run_refuses_invalid_arguments(fresh_store, migrate_store):
-    """A shard that does not exist, and a migration from a codec to itself."""
+    """A shard or a codec that does not exist, and a migration from a codec to itself."""
     with pytest.raises(InvalidInput, match="source and target codec are both"):
         MigrateSpec("legacy", sources=("legacy",))
+    with pytest.raises(UnknownCodec, match="no codec is called 'pickle'"):
+        MigrateSpec(sources=("pickle",))
     with pytest.raises(InvalidInput, match="0 to 3, got 4"):
         migrate.run(migrate_store, shards=[4])
 
@@ -219,7 +220,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
         spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
         with pytest.raises(InvalidInput, match="a job needs at least one shard"):
             call(migrate_store, spec, shards=[])
-    planned = plan_migration(migrate_store, DEFAULT, shards=[])
+    planned = plan_migration(migrate_store, shards=[])
 
     assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
     assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0

@@ -79,8 +79,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
 ) -> None:
     """From text to packed, to MessagePack, to packed: as planned, verified at each step, restored byte for byte."""
     documents = read(fresh_store)
-    codec = codec_named(name)
-    promised = plan_migration(migrate_store, codec).total
+    promised = plan_migration(migrate_store, MigrateSpec(name)).total
     report = migrate.run(migrate_store, MigrateSpec(name, archive=str(tmp_path / "first")))
     total = report.total()
 
@@ -89,7 +88,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     assert (total.cells, total.bytes_after) == (promised.cells.mid, promised.bytes_after.mid)
     assert {describe_body(body).name.partition("+")[0] for body in bodies(fresh_store).values()} == {"packed", "json"}
     assert migrate.run(migrate_store, MigrateSpec(name)).total().cells == 0
-    assert plan_migration(migrate_store, codec).total.cells.mid == 0
+    assert plan_migration(migrate_store, MigrateSpec(name)).total.cells.mid == 0
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}
     assert verify(migrate_store, options=VerifyOptions(MigrateSpec(name))).faults == {}
