@@ -98,7 +98,7 @@ def measure_file(folder: Path, texts: list[bytes]) -> None:
 
 def write(folder: Path, texts: list[bytes]) -> None:
     """Archive texts in chunks, as a migration does."""
-    with ArchiveWriter(folder, datastore="written", shard=0, shard_count=1, job_id=1, epoch=1) as writer:
+    with ArchiveWriter.create(folder, datastore="written", shard=0, shard_count=1, job_id=1, epoch=1) as writer:
         chunk: list[ArchivedCell] = []
         size = 0
         for number, text in enumerate(texts):

@@ -247,7 +247,7 @@ def write_archive() -> None:
         mock.patch("schemaless.ops.migrate.archive.datetime") as clock,
     ):
         clock.now.return_value.isoformat.return_value = "2026-01-31T12:00:00+00:00"
-        writer = ArchiveWriter(ARCHIVE, datastore="golden", shard=17, shard_count=4096, job_id=12, epoch=3)
+        writer = ArchiveWriter.create(ARCHIVE, datastore="golden", shard=17, shard_count=4096, job_id=12, epoch=3)
     writer.append(cells[:2])
     writer.append(cells[2:])
     writer.close()

@@ -19,7 +19,7 @@ from schemaless.codec.envelope import is_erased
 from schemaless.errors import ArchiveFailed
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
-from schemaless.ops.migrate.archive_files import ArchiveFile, read_archive, read_header
+from schemaless.ops.migrate.archive_files import ArchiveFile, read_archive
 from schemaless.ops.migrate.originals import Originals
 from schemaless.store.cells.reading import ADDED_ID, only_requested
 from schemaless.store.cells.sql import select_by_id
@@ -113,11 +113,9 @@ def _replaced(internals: Internals, shard: int, part: Sequence[ArchivedCell]) ->
 
 
 def _rewrite(internals: Internals, file: ArchiveFile) -> None:
-    header = read_header(file.path)
-    assert header is not None
     new = file.path.with_name(f".{file.path.name}.{secrets.token_hex(8)}.part")
     try:
-        with ArchiveWriter.replacing(new, header) as writer:
+        with ArchiveWriter(new, file.header) as writer:
             for cells, _ in _with_tombstones(internals, file):
                 writer.append(cells)
         new.replace(file.path)

@@ -142,8 +142,21 @@ class ArchiveWriter:
         cells: originals synced to disk so far.
     """
 
-    def __init__(
-        self,
+    def __init__(self, path: Path, header: Mapping[str, Any], frame_bytes: int = FRAME_BYTES) -> None:
+        """Prepare a file with a header, in a folder that exists."""
+        self.path = path
+        self.bytes_written: int = 0
+        self.cells: int = 0
+        self._header = header
+        self._frame_bytes = frame_bytes
+        self._fd: int | None = None
+        self._frames = 0
+        self._broken = False
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+
+    @classmethod
+    def create(
+        cls,
         folder: Path,
         *,
         datastore: str,
@@ -152,15 +165,13 @@ class ArchiveWriter:
         job_id: int,
         epoch: int,
         frame_bytes: int = FRAME_BYTES,
-    ) -> None:
-        """Create the folder ``datastore/job-<id>`` in ``folder``.
+    ) -> Self:
+        """Prepare a new file, and create the folder ``datastore/job-<id>`` in ``folder``.
 
         Raises:
             ArchiveFailed: the folder cannot be created.
         """
         file_id = secrets.token_bytes(8)
-        self.path: Path = folder / datastore / f"job-{job_id:04d}" / f"shard-{shard:04d}.{epoch}.{file_id.hex()}.zst"
-        self.bytes_written: int = 0
         header = {
             "format": FORMAT,
             "datastore": datastore,
@@ -171,40 +182,19 @@ class ArchiveWriter:
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "file": file_id,
         }
-        self._begin(header, frame_bytes)
+        name = f"shard-{shard:04d}.{epoch}.{file_id.hex()}.zst"
+        path = folder / datastore / f"job-{job_id:04d}" / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with suppress(PermissionError):  # a parent with search but no read permission cannot be synced
                 _sync_folder(folder.absolute().parent)
-            for subfolder in (self.path.parent.parent, self.path.parent):
+            for subfolder in (path.parent.parent, path.parent):
                 subfolder.mkdir(mode=0o700, exist_ok=True)
                 # Sync even if another runner created it: that runner may not have synced it yet.
                 _sync_folder(subfolder.parent)
         except OSError as refusal:
-            raise self._failed(refusal) from refusal
-
-    @classmethod
-    def replacing(cls, path: Path, header: Mapping[str, Any]) -> Self:
-        """Return a writer for a file that, once complete, will replace another one with the same header.
-
-        Args:
-            path: the new file, in a folder that exists.
-            header: header of the file to replace.
-        """
-        writer = cls.__new__(cls)
-        writer.path, writer.bytes_written = path, 0
-        writer._begin(dict(header), FRAME_BYTES)  # noqa: SLF001 - a second constructor
-        return writer
-
-    def _begin(self, header: dict[str, Any], frame_bytes: int) -> None:
-        self._id: bytes = header["file"]
-        self._header = header
-        self._fd: int | None = None
-        self._frames = 0
-        self.cells: int = 0
-        self._broken = False
-        self._frame_bytes = frame_bytes
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
+            raise _failed(path, refusal) from refusal
+        return cls(path, header, frame_bytes)
 
     def __enter__(self) -> Self:
         return self
@@ -258,7 +248,7 @@ class ArchiveWriter:
             getattr(os, "fdatasync", os.fsync)(self._fd)  # macOS has no fdatasync
         except OSError as refusal:
             self._drop()
-            raise self._failed(refusal) from refusal
+            raise _failed(self.path, refusal) from refusal
         except BaseException:
             self._drop()
             raise
@@ -269,7 +259,9 @@ class ArchiveWriter:
 
     def _frame(self, number: int, content: bytes) -> bytes:
         frame = self._compressor.compress(content)
-        mark = MARK.pack(MARK_MAGIC, MARK_BYTES - 8, self._id, number, len(frame), len(content), zlib.crc32(frame))
+        mark = MARK.pack(
+            MARK_MAGIC, MARK_BYTES - 8, self._header["file"], number, len(frame), len(content), zlib.crc32(frame)
+        )
         return mark + MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame
 
     def _drop(self) -> None:
@@ -285,9 +277,6 @@ class ArchiveWriter:
         finally:
             self._broken = True
             os.close(fd)
-
-    def _failed(self, refusal: OSError) -> ArchiveFailed:
-        return _failed(self.path, refusal)
 
 
 def _failed(path: Path, refusal: OSError) -> ArchiveFailed:

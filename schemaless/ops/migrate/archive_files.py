@@ -11,7 +11,7 @@ import re
 import stat
 import zlib
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -53,6 +53,7 @@ class ArchiveFile:
     Attributes:
         created: creation time by the clock of the machine that wrote the file.
         size_bytes: size of the file when its header was read.
+        header: the complete header.
     """
 
     datastore: str
@@ -63,6 +64,7 @@ class ArchiveFile:
     path: Path
     shard_count: int
     size_bytes: int
+    header: dict[str, Any] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,6 @@ def archive_files(
     return sorted(files)
 
 
-def read_header(path: Path) -> dict[str, Any] | None:
-    """Return a header's fields; None if the file ends within it. Raises the same errors as ``archive_files``."""
-    with _open_regular(path) as stream:
-        first = next(_Frames(path, stream).contents(), None)
-    return None if first is None else _parse_header(path, first)
-
-
 def _read_header(path: Path) -> ArchiveFile | None:
     with _open_regular(path) as stream:
         first = next(_Frames(path, stream).contents(), None)
@@ -142,7 +137,7 @@ def _read_header(path: Path) -> ArchiveFile | None:
             path=path,
         )
     fields = {key: header[key] for key in ("datastore", "shard", "job_id", "epoch", "created", "shard_count")}
-    return ArchiveFile(path=path, size_bytes=size_bytes, **fields)
+    return ArchiveFile(path=path, size_bytes=size_bytes, header=header, **fields)
 
 
 class ArchiveReader:

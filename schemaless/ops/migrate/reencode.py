@@ -338,7 +338,7 @@ class _ShardWork:
             return
         folder = Path(self._spec.archive)
         if self._archive is None:
-            self._archive = ArchiveWriter(
+            self._archive = ArchiveWriter.create(
                 folder,
                 datastore=self._store.name,
                 shard=self._shard,

@@ -21,7 +21,9 @@ def cell(number: int, body: bytes | None = None) -> ArchivedCell:
 
 
 def writer(folder: Path, *, shard: int = 3, job_id: int = 7, epoch: int = 1, **options: int) -> ArchiveWriter:
-    return ArchiveWriter(folder, datastore="trips", shard=shard, shard_count=8, job_id=job_id, epoch=epoch, **options)
+    return ArchiveWriter.create(
+        folder, datastore="trips", shard=shard, shard_count=8, job_id=job_id, epoch=epoch, **options
+    )
 
 
 def small_file(folder: Path, *, close: bool = True) -> tuple[Path, list[list[ArchivedCell]]]:

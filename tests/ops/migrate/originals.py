@@ -61,7 +61,7 @@ def migrate(
                 changes.append((cell, recoded.body))
         if not changes:
             continue
-        with ArchiveWriter(
+        with ArchiveWriter.create(
             folder, datastore=store.name, shard=shard, shard_count=store.shard_count, job_id=job_id, epoch=epoch
         ) as writer:
             for start in range(0, len(changes), 10):

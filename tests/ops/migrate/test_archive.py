@@ -267,7 +267,7 @@ def test_a_frame_that_claims_too_much_is_refused_before_memory_is_taken(tmp_path
     made.append([cell(1)])
     frame = zstandard.ZstdCompressor().compress(bytes(30 << 20))
     mark = archive.MARK.pack(
-        archive.MARK_MAGIC, archive.MARK_BYTES - 8, made._id, 2, len(frame), 30 << 20, zlib.crc32(frame)
+        archive.MARK_MAGIC, archive.MARK_BYTES - 8, made._header["file"], 2, len(frame), 30 << 20, zlib.crc32(frame)
     )
     with made.path.open("ab") as stream:
         stream.write(mark + archive.MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame)

@@ -258,7 +258,7 @@ def test_restore_of_another_datastores_archive_is_refused(fresh_store, before, m
     key = {"shard": 1, "job_id": 1, "epoch": 1}
     cell = ArchivedCell(1, bytes(16), "A", 1, "2026-01-01 00:00:00.000000+00:00", b"1", bytes(32))
     for folder, datastore, shard_count in (("a", "somebody_elses", 4), ("b", fresh_store.name, 8)):
-        with ArchiveWriter(tmp_path / folder, datastore=datastore, shard_count=shard_count, **key) as writer:
+        with ArchiveWriter.create(tmp_path / folder, datastore=datastore, shard_count=shard_count, **key) as writer:
             writer.append([cell])
 
     with pytest.raises(InvalidInput, match=r"no originals of datastore .* in .*/a; name the archive folder"):
