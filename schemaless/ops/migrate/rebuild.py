@@ -12,24 +12,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
-from schemaless.errors import AccessDenied, InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.errors import AccessDenied, InvalidInput, ServerRefused
 from schemaless.ops.jobs.job import ClusterState, Job, ShardState
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.migrate.sql import (
-    SELECT_REBUILD_SETTINGS,
-    SELECT_TEMPORARY_FOLDER,
-    rebuild_table,
-    select_table_created,
-)
-from schemaless.ops.migrate.table_copy import NotRebuilt, TableCopy, gave_up, pause_s
+from schemaless.ops.migrate.sql import SELECT_REBUILD_SETTINGS, SELECT_TEMPORARY_FOLDER
+from schemaless.ops.migrate.table_alter import Attempts, NotRebuilt, TableAlter
+from schemaless.ops.migrate.table_copy import TableCopy
 from schemaless.planning.sampling.sizing import PredictedSize, predict
 from schemaless.planning.sampling.table_sizes import (
     TableSize,
@@ -43,11 +39,10 @@ from schemaless.schema.sql import COMPACT
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import DuplicateKey
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import PoolOptions
-from schemaless.wire.sql.sessions import set_session, take_lock
+from schemaless.wire.sql.sessions import take_lock
 
 ASSUMED_BYTES_PER_S: Final = Interval(10e6, 40e6, 200e6)
 """Assumed rebuild speed until a cluster has measurements: bytes of the larger of old and new file, per second."""
@@ -71,8 +66,6 @@ _LAG_SECONDS: Final = "rebuild_lag_s"
 _STATEMENT_S: Final = 7 * 24 * 3600.0
 _COMPACTED: Final = "compacted"
 _LOCK_POLL_S: Final = 1.0
-_CREATED_POLL_S: Final = 0.1
-_LOG_TOO_SMALL: Final = 1799
 _TEMPORARY_FOLDER_FULL: Final = 1878
 _NEEDED_PER_CELL: Final = 64
 """Disk space for sorting the unique key, in bytes per cell."""
@@ -339,7 +332,12 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     )
     try:
         with pool.connection(shard_run.state.shard) as connection, connection.whole():
-            _ShardWork(store, shard_run, connection).rebuild()
+            try:
+                _ShardWork(store, shard_run, connection).rebuild()
+            except NotRebuilt as refused:
+                shard_run.checkpoint()
+                leases = shard_run.job_store.leases
+                leases.release(shard_run.job.job_id, shard_run.state, after="failed", message=str(refused))
             # Closing the session drops its settings and its lock.
             connection.unfinished = True
     finally:
@@ -356,35 +354,28 @@ class _ShardWork:
         self._run = shard_run
         self._state = shard_run.state
         self._connection = connection
-        self._database = self._internals.shards.database(shard_run.state.shard)
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
-        """Rebuild the table, unless an earlier runner or its server already did, or a check refuses it."""
-        try:
-            self._rebuild()
-        except NotRebuilt as refused:
-            self._skip(str(refused))
+        """Rebuild the table, unless an earlier runner or its server already did.
 
-    def _rebuild(self) -> None:
-        copies = not self._connection.is_mariadb
-        if copies:
-            copy = TableCopy(
-                self._internals.shards, self._run, self._connection, self._spec.lock_wait_s, self._spec.attempts
-            )
-            copy.lock()
+        Raises:
+            NotRebuilt: a check refuses it, or it did not succeed; the table is unchanged.
+        """
+        shards, shard, counters = self._internals.shards, self._state.shard, self._state.counters
+        node = self._internals.topology.cluster_of(shard).primary
+        attempts = Attempts(self._run, self._spec.attempts)
+        way: TableAlter | TableCopy = (TableAlter if self._connection.is_mariadb else TableCopy)(
+            shards, self._run, self._connection, attempts, self._spec.lock_wait_s
+        )
         self._lock_server()
         # Check the identity of the shard before anything is changed.
-        self._internals.shards.verify(self._state.shard, self._node)
-        counters = self._state.counters
-        if copy.take_over() if copies else "made" in counters and counters["made"] != self._created():
-            # The server completed the ALTER of a runner that died, or the runner died after the swap.
+        shards.verify(shard, node)
+        if way.take_over():
             counters["note"] = "its runner died, but the rebuild was complete"
             self._finish()
             return
-        planned = _plan_shard(
-            self._store, self._state.shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000
-        )
+        planned = _plan_shard(self._store, shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000)
         if planned.refusal is not None:
             raise NotRebuilt(planned.refusal)
         counters |= {
@@ -394,32 +385,35 @@ class _ShardWork:
             "measured": planned.size.measured,
         }
         self._state.bytes_before = planned.size.file_bytes
-        if engine_of_cells(self._connection, self._database) is ROCKSDB:
-            self._compact()
+        if engine_of_cells(self._connection, shards.database(shard)) is ROCKSDB:
+            self._compact(node)
             return
         try:
-            if copies:
-                copy.rebuild()
-                took_s, lag_s = copy.copy_s + copy.index_s, copy.index_s
-            else:
-                self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
-                took_s = lag_s = self._alter()
+            took_s, lag_s = way.rebuild()
         except ServerRefused as error:
             if error.code != _TEMPORARY_FOLDER_FULL:
                 raise
             folder = self._connection.rows(SELECT_TEMPORARY_FOLDER)[0][0]
             raise NotRebuilt(
-                f"the folder {folder} of {self._node}, in which the rebuild sorts its index, is full "
-                f"({error.message}). Make room for {_NEEDED_PER_CELL * planned.prediction.cells.high / 1e6:,.0f} MB "
-                "there, or set innodb_tmpdir to another folder, then run the rebuild again. The table is unchanged"
+                f"the folder {folder} of {node}, in which the rebuild sorts its index, is full ({error.message}). Make "
+                f"room for {_NEEDED_PER_CELL * planned.prediction.cells.high / 1e6:,.0f} MB there, or set "
+                "innodb_tmpdir to another folder, then run the rebuild again. The table is unchanged"
             ) from error
         counters["seconds"] = round(took_s, 3)
         self._finish()
-        self._record_speed(took_s, lag_s)
+        self._record(
+            {
+                _BYTES: max(self._state.bytes_before, self._state.bytes_after),
+                _SECONDS: took_s,
+                _LAG_SECONDS: lag_s,
+            }
+        )
 
-    def _compact(self) -> None:
+    def _compact(self, node: Node) -> None:
         """Compact all tables of the server once, when its first shard is due; a single shard cannot be compacted."""
-        if not self._cluster_measures().get(_COMPACTED):
+        if self._measures().get(_COMPACTED):
+            self._state.counters["note"] = "compacted together with another shard of the server"
+        else:
             self._run.gate()
             self._state.counters["attempts"] = self._state.counters.get("attempts", 0) + 1
             self._run.checkpoint()
@@ -430,22 +424,11 @@ class _ShardWork:
             except AccessDenied as denied:
                 raise NotRebuilt(
                     f"{denied.message}. MyRocks requires SUPER for a compaction: grant it to the account, or run on "
-                    f"{self._node}: {'; '.join(statement.decode() for statement in COMPACT)}"
+                    f"{node}: {'; '.join(statement.decode() for statement in COMPACT)}"
                 ) from denied
             self._state.counters["seconds"] = round(time.monotonic() - began_s, 3)
-            measures = {**self._cluster_measures(), _COMPACTED: 1}
-            self._run.job_store.record_on_cluster(self._run.job.job_id, self._run.cluster, measures)
-        else:
-            self._state.counters["note"] = "compacted together with another shard of the server"
+            self._record({_COMPACTED: 1})
         self._finish()
-
-    def _cluster_measures(self) -> dict[str, float]:
-        states = self._run.job_store.clusters(self._run.job.job_id)
-        return next(dict(state.measures) for state in states if state.cluster == self._run.cluster)
-
-    @property
-    def _node(self) -> Node:
-        return self._internals.topology.cluster_of(self._state.shard).primary
 
     def _lock_server(self) -> None:
         """Wait until no other runner is rebuilding a shard of this datastore on this server.
@@ -458,63 +441,15 @@ class _ShardWork:
         while self._connection.rows(take_lock(lock, 0))[0][0] != 1:
             self._run.pause(_LOCK_POLL_S)
 
-    def _created(self) -> str:
-        """Return the table's creation time, to the second; wait first if that second is not over yet."""
-        while True:
-            created, this_second = self._connection.rows(select_table_created(self._database))[0]
-            if not this_second:
-                return str(created)
-            time.sleep(_CREATED_POLL_S)
+    def _measures(self) -> dict[str, float]:
+        states = self._run.job_store.clusters(self._run.job.job_id)
+        return next(state.measures for state in states if state.cluster == self._run.cluster)
 
-    def _alter(self) -> float:
-        """Rebuild the table with an ALTER; return the duration of the one that succeeded, in seconds."""
-        counters = self._state.counters
-        for attempt in range(self._spec.attempts):
-            self._run.gate()
-            counters["attempts"] = counters.get("attempts", 0) + 1
-            counters["made"] = self._created()
-            self._run.checkpoint()
-            began_s = time.monotonic()
-            try:
-                self._connection.execute(rebuild_table(self._database))
-            except ServerTimeout as error:
-                # A transaction holds the table's metadata lock.
-                last: ServerError = error
-            except DuplicateKey as error:
-                # MariaDB before 10.8 aborts the ALTER when a concurrent INSERT meets a duplicate key.
-                last = error
-            except ServerRefused as error:
-                if error.code != _LOG_TOO_SMALL:
-                    raise
-                raise NotRebuilt(
-                    "the writes during the rebuild exceeded innodb_online_alter_log_max_size "
-                    f"({error.message}); raise that variable on the server, or run the rebuild again when there are "
-                    "fewer writes. The table is unchanged"
-                ) from error
-            else:
-                return time.monotonic() - began_s
-            if attempt + 1 < self._spec.attempts:
-                self._run.pause(pause_s(attempt))
-        raise NotRebuilt(gave_up(self._spec.attempts, last))
-
-    def _record_speed(self, took_s: float, lag_s: float) -> None:
-        """Add this rebuild to the cluster's measurements.
-
-        The lock on the server keeps other runners from doing so at the same time.
-        """
-        job_id, job_store = self._run.job.job_id, self._run.job_store
-        (state,) = (state for state in job_store.clusters(job_id) if state.cluster == self._run.cluster)
-        size = max(self._state.bytes_before, self._state.bytes_after)
-        measures = {
-            _BYTES: state.measures.get(_BYTES, 0) + size,
-            _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
-            _LAG_SECONDS: round(state.measures.get(_LAG_SECONDS, 0) + lag_s, 3),
-        }
-        job_store.record_on_cluster(job_id, self._run.cluster, measures)
-
-    def _skip(self, reason: str) -> None:
-        self._run.checkpoint()
-        self._run.job_store.leases.release(self._run.job.job_id, self._state, after="failed", message=reason)
+    def _record(self, more: Mapping[str, float]) -> None:
+        """Add to the cluster's measurements; the lock on the server keeps other runners from doing so concurrently."""
+        known = self._measures()
+        sums = {name: round(known.get(name, 0) + value, 3) for name, value in more.items()}
+        self._run.job_store.record_on_cluster(self._run.job.job_id, self._run.cluster, sums)
 
     def _finish(self) -> None:
         shard = self._state.shard

@@ -17,15 +17,16 @@ The tables have the names of a move's tables, so erasures reach them, and a move
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.errors import ServerError, ServerTimeout
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate import sql
+from schemaless.ops.migrate.table_alter import Attempts, NotRebuilt
 from schemaless.ops.move.fence import new_token, rename_time_s, side_of, take_locks
 from schemaless.ops.move.sql import drop_table, raise_counter, rename, select_last_event
 from schemaless.schema.databases import next_id
@@ -35,8 +36,6 @@ from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import set_session
-
-T = TypeVar("T")
 
 _IDLE_TIMEOUT_S: Final = 600
 """Idle timeout of the session while cells are copied, in seconds; a job that is paused for longer copies again."""
@@ -51,17 +50,12 @@ _MAX_TAIL_S: Final = 0.05
 _MAX_FAST_RENAME_S: Final = 0.2
 _MAX_ROUNDS: Final = 100
 _REPLICA_POLL_S: Final = 0.5
-_LONGEST_PAUSE_S: Final = 30.0
 _PAGE_BYTES: Final = 4 << 20
 _SMALL_PAGE_BYTES: Final = 128 << 10
 """Size of a page while applications use the server, in bytes."""
 
 _FIRST_ROWS: Final = 100
 _MAX_ROWS: Final = 2_000
-
-
-class NotRebuilt(Exception):
-    """The shard has to be skipped; its table is unchanged."""
 
 
 class TableCopy:
@@ -71,17 +65,15 @@ class TableCopy:
         shards: access to the shards of the datastore.
         run: the claimed shard.
         connection: session with the primary, which never reconnects.
+        attempts: repeats what does not get its locks.
         lock_wait_s: time that a lock waits for transactions that use the table, in seconds.
-        attempts: maximum number of attempts to take a lock, and to swap.
-
-    Attributes:
-        copy_s: duration of the statements that copied cells, in seconds.
-        index_s: duration of the statement that built the index, in seconds, by which replicas lag.
     """
 
-    def __init__(self, shards: Shards, run: ShardRun, connection: Connection, lock_wait_s: int, attempts: int) -> None:
-        self.copy_s: float = 0.0
-        self.index_s: float = 0.0
+    def __init__(
+        self, shards: Shards, run: ShardRun, connection: Connection, attempts: Attempts, lock_wait_s: int
+    ) -> None:
+        """Take the shard's locks; the session of an earlier runner is killed, and with it its other locks are free."""
+        self._copy_s = 0.0
         self._shards = shards
         self._run = run
         self._shard = run.state.shard
@@ -89,7 +81,7 @@ class TableCopy:
         self._database = shards.database(self._shard)
         self._nodes = shards.topology.cluster_of(self._shard).nodes
         self._lock_wait_s = lock_wait_s
-        self._attempts = attempts
+        self._retried = attempts.until_done
         self._copied = 0
         self._last_event = 0
         self._settings: dict[str, str | int | None] = {
@@ -97,9 +89,6 @@ class TableCopy:
             "lock_wait_timeout": lock_wait_s,
             "wait_timeout": _IDLE_TIMEOUT_S,
         }
-
-    def lock(self) -> None:
-        """Take the shard's locks; the session of an earlier runner is killed, and with it its other locks are free."""
         take_locks(self._connection, self._database, self._shard)
         self._connection.execute(set_session(self._settings))
 
@@ -119,10 +108,13 @@ class TableCopy:
             self._connection.execute(drop_table(self._database, name))
         return swapped
 
-    def rebuild(self) -> None:
+    def rebuild(self) -> tuple[float, float]:
         """Copy the table, swap the copy in, and drop the old table.
 
         If it fails before the swap, the copy is dropped.
+
+        Returns:
+            Duration of the statements in seconds, and of the one that built the index, by which replicas lag.
 
         Raises:
             NotRebuilt: the shard has to be skipped.
@@ -137,7 +129,7 @@ class TableCopy:
             for statement in sql.create_copy(self._database, self._incoming):
                 self._connection.execute(statement)
             self._copy(self._retried(self._settled_id))
-            self.build_index()
+            index_s = self.build_index()
             snapshots = self._snapshots()
             self._retried(lambda: self._swap(old, snapshots), counted=True)
         except Exception:
@@ -145,6 +137,7 @@ class TableCopy:
                 self._connection.execute(drop_table(self._database, self._incoming))
             raise
         self._drop_old(old)
+        return self._copy_s + index_s, index_s
 
     # Copying
 
@@ -168,7 +161,7 @@ class TableCopy:
             if self._run.due():
                 self._run.checkpoint()
         self._copied = max(self._copied, up_to)
-        self.copy_s += took_s
+        self._copy_s += took_s
         return took_s
 
     def _pages(self, table: str, after: int, up_to: int) -> Iterator[tuple[int, int]]:
@@ -189,11 +182,11 @@ class TableCopy:
             after = int(end)
             rows = max(1, min(_MAX_ROWS, max_bytes * int(count) // (int(size) + 1)))
 
-    def build_index(self) -> None:
-        """Build the unique index in one go: its pages are full then, and are written once."""
+    def build_index(self) -> float:
+        """Build the unique index in one go: its pages are full then, and are written once. Return the duration."""
         began_s = time.monotonic()
         self._connection.execute(sql.add_unique_key(self._database, self._incoming))
-        self.index_s = time.monotonic() - began_s
+        return time.monotonic() - began_s
 
     def _copy_erasures(self) -> None:
         """Copy the tombstones of cells that were erased after they were copied."""
@@ -292,22 +285,6 @@ class TableCopy:
                 )
         self._connection.execute(drop_table(self._database, name))
 
-    def _retried(self, operation: Callable[[], T], *, counted: bool = False) -> T:
-        """Call an operation until it gets its locks."""
-        counters = self._run.state.counters
-        for attempt in range(self._attempts):
-            self._run.gate()
-            if counted:
-                counters["attempts"] = counters.get("attempts", 0) + 1
-                self._run.checkpoint()
-            try:
-                return operation()
-            except ServerTimeout as error:
-                last = error
-            if attempt + 1 < self._attempts:
-                self._run.pause(pause_s(attempt))
-        raise NotRebuilt(gave_up(self._attempts, last))
-
 
 def _refuse(node: Node, transactions: Mapping[tuple[int, int], int]) -> None:
     for (thread, _), age_s in transactions.items():
@@ -316,16 +293,3 @@ def _refuse(node: Node, transactions: Mapping[tuple[int, int], int]) -> None:
             "cells of the rebuilt table",
             node=str(node),
         )
-
-
-def pause_s(attempt: int) -> float:
-    """Return the pause after a failed attempt, in seconds; the first attempt is number 0."""
-    return min(_LONGEST_PAUSE_S, 2.0 ** min(attempt, 8))
-
-
-def gave_up(attempts: int, last: ServerError) -> str:
-    """Return the message about a rebuild whose last attempt failed too."""
-    return (
-        f"no attempt succeeded (attempts: {attempts}); the last error: {last.message}; look for a long transaction in "
-        "performance_schema.metadata_locks. The table is unchanged"
-    )

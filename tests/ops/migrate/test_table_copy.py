@@ -54,10 +54,11 @@ def before_swap(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], objec
     def install(action: Callable[[], object]) -> None:
         build, actions = TableCopy.build_index, [action]
 
-        def built(copy: TableCopy) -> None:
-            build(copy)
+        def built(copy: TableCopy) -> float:
+            index_s = build(copy)
             while actions:
                 actions.pop()()
+            return index_s
 
         monkeypatch.setattr(TableCopy, "build_index", built)
 
