@@ -9,7 +9,7 @@ import click
 
 from schemaless.base.numbers import Interval
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
-from schemaless.ops.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
+from schemaless.ops.migrate.plan import Change, CodecFound, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
@@ -24,7 +24,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
-    print_table,
+    print_rows,
     progress,
 )
 from schemaless.ui.terminal.progress import duration
@@ -119,39 +119,34 @@ def _show_change(result: MigrationPlan, total: Change) -> None:
 
 
 def _show_tables(result: MigrationPlan) -> None:
-    print_table(
-        "\nstored now",
-        ["column", "codec", "cells", "body bytes", "mean"],
-        [
-            [
-                stored.column_name,
-                stored.codec,
-                estimate_text(stored.cells),
-                estimate_text(stored.body_bytes, bytes_text),
-                "-"
-                if (mean := result.sample.ratio([("stored bytes", *name)], [("stored", *name)])) is None
-                else estimate_text(mean, bytes_text),
-            ]
-            for stored in result.stored
-            for name in [(stored.column_name, stored.codec)]
-        ],
-        text_columns=2,
-    )
+    def mean(stored: CodecFound) -> str:
+        name = stored.column_name, stored.codec
+        ratio = result.sample.ratio([("stored bytes", *name)], [("stored", *name)])
+        return "-" if ratio is None else estimate_text(ratio, bytes_text)
+
+    stored_now = [
+        {
+            "column": stored.column_name,
+            "codec": stored.codec,
+            "cells": estimate_text(stored.cells),
+            "body bytes": estimate_text(stored.body_bytes, bytes_text),
+            "mean": mean(stored),
+        }
+        for stored in result.stored
+    ]
+    print_rows("\nstored now", "columns and codecs", stored_now, text_columns=2)
     if len(result.columns) > 1:
-        print_table(
-            "\nto do",
-            ["column", "cells", "before", "after", "less"],
-            [
-                [
-                    name,
-                    estimate_text(change.cells),
-                    estimate_text(change.bytes_before, bytes_text),
-                    estimate_text(change.bytes_after, bytes_text),
-                    _less(change),
-                ]
-                for name, change in result.columns.items()
-            ],
-        )
+        to_do = [
+            {
+                "column": name,
+                "cells": estimate_text(change.cells),
+                "before": estimate_text(change.bytes_before, bytes_text),
+                "after": estimate_text(change.bytes_after, bytes_text),
+                "less": _less(change),
+            }
+            for name, change in result.columns.items()
+        ]
+        print_rows("\nto do", "columns", to_do)
 
 
 def _show_log(log: LogCost) -> None:

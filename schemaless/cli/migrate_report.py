@@ -26,6 +26,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
+    print_rows,
     print_table,
     size_text,
 )
@@ -162,20 +163,16 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
     )
     if not total.measured:
         note_estimated_sizes()
-    if space.predictions:
-        print_table(
-            "\npredicted and actual",
-            ["", "predicted", "actual", "off by"],
-            [
-                [
-                    prediction.what,
-                    estimate_text(prediction.predicted, _text_of(prediction.what)),
-                    _text_of(prediction.what)(prediction.actual),
-                    "-" if prediction.off is None else f"{prediction.off:+.1%}",
-                ]
-                for prediction in space.predictions
-            ],
-        )
+    predictions = [
+        {
+            "": prediction.what,
+            "predicted": estimate_text(prediction.predicted, _text_of(prediction.what)),
+            "actual": _text_of(prediction.what)(prediction.actual),
+            "off by": "-" if prediction.off is None else f"{prediction.off:+.1%}",
+        }
+        for prediction in space.predictions
+    ]
+    print_rows("\npredicted and actual", "predictions", predictions)
     if show_all:
         _show_parts(space)
     else:
@@ -190,11 +187,8 @@ def _show_parts(space: ReclaimedReport) -> None:
         print_table("\nby shard", ["shard", *headers], [_row(part) for part in space.shards])
     else:
         note(f"{len(space.shards)} shards are too many to print; --json, --csv and --html list all")
-    print_table(
-        "\nby column",
-        ["column", "cells", "left", "bodies before", "after"],
-        [[name, *_tally(tally)] for name, tally in space.columns.items()],
-    )
+    columns = [[name, *_tally(tally)] for name, tally in space.columns.items()]
+    print_table("\nby column", ["column", *headers[:4]], columns)
 
 
 def _text_of(what: str) -> Any:

@@ -33,12 +33,10 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
-    print_table,
+    print_rows,
 )
 
-_ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
-_FIGURES = ("cells", "before", "after", "change", "left")
 
 
 @click.command()
@@ -177,21 +175,13 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
         out().print(f"nothing to do: every body is in {outcome.codec}")
         _show_exceptions(outcome, total)
         return
-    rows = [[str(shard), column, *_figures(tally)] for (shard, column), tally in sorted(outcome.tallies.items())]
-    if len(rows) <= _ROWS_SHOWN:
-        print_table(
-            "by shard and column",
-            ["shard", "column", *_FIGURES],
-            rows,
-            text_columns=2,
-        )
-    else:
-        note(f"{len(rows)} shards and columns: --json lists them all")
-    print_table(
-        "by column",
-        ["column", *_FIGURES],
-        [[column, *_figures(tally)] for column, tally in outcome.by_column().items()],
-    )
+    rows = [
+        {"shard": str(shard), "column": column, **_figures(tally)}
+        for (shard, column), tally in sorted(outcome.tallies.items())
+    ]
+    print_rows("by shard and column", "shards and columns", rows, text_columns=2, most=40)
+    columns = [{"column": column, **_figures(tally)} for column, tally in outcome.by_column().items()]
+    print_rows("by column", "columns", columns)
     out().print(
         f"\njob {outcome.job_id} re-encoded {counted(total.cells, 'cell')} to {outcome.codec}: {total.bytes_before:,} "
         f"body bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
@@ -204,9 +194,14 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     _show_exceptions(outcome, total)
 
 
-def _figures(tally: Tally) -> list[str]:
-    before, after = bytes_text(tally.bytes_before), bytes_text(tally.bytes_after)
-    return [f"{tally.cells:,}", before, after, _change(tally), f"{tally.left.total():,}"]
+def _figures(tally: Tally) -> dict[str, str]:
+    return {
+        "cells": f"{tally.cells:,}",
+        "before": bytes_text(tally.bytes_before),
+        "after": bytes_text(tally.bytes_after),
+        "change": _change(tally),
+        "left": f"{tally.left.total():,}",
+    }
 
 
 def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:

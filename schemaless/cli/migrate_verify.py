@@ -37,7 +37,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
-    print_table,
+    print_rows,
     progress,
 )
 
@@ -463,15 +463,14 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
         "command deleted nothing"
     )
     if len(files) <= SHOWN:
-        print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
+        print_rows(None, "files", [{"file": str(file.path), "bytes": f"{file.size_bytes:,}"} for file in files])
         return
-    by_folder: Counter[Path] = Counter()
+    folders: dict[Path, list[int]] = {}
     for file in files:
-        by_folder[file.path.parent] += file.size_bytes
-    counts = Counter(file.path.parent for file in files)
-    print_table(
-        None,
-        ["folder", "files", "bytes"],
-        [[str(folder), f"{counts[folder]:,}", f"{size:,}"] for folder, size in sorted(by_folder.items())],
-    )
+        folders.setdefault(file.path.parent, []).append(file.size_bytes)
+    rows = [
+        {"folder": str(folder), "files": f"{len(sizes):,}", "bytes": f"{sum(sizes):,}"}
+        for folder, sizes in sorted(folders.items())
+    ]
+    print_rows(None, "folders", rows)
     note("--json lists each file")

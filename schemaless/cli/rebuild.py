@@ -33,12 +33,11 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
-    print_table,
+    print_rows,
     progress,
+    size_text,
 )
 from schemaless.ui.terminal.progress import duration
-
-_ROWS_SHOWN = 64
 
 
 @click.command()
@@ -154,27 +153,20 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
     for plan in plans:
         if plan.refusal is not None:
             note(f"shard {plan.shard} would be skipped: {plan.refusal}")
-    if len(plans) <= _ROWS_SHOWN:
-        print_table(
-            "\nby shard",
-            ["shard", "cluster", "file now", "rebuilt", "gives back", "needs free", "free", "takes"],
-            [
-                [
-                    str(plan.shard),
-                    plan.cluster,
-                    bytes_text(plan.size.file_bytes),
-                    estimate_text(plan.prediction.file_bytes, bytes_text),
-                    "-" if plan.refusal else bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
-                    bytes_text(plan.needed_bytes),
-                    "?" if plan.free_bytes is None else bytes_text(plan.free_bytes),
-                    estimate_text(plan.seconds, duration),
-                ]
-                for plan in plans
-            ],
-            text_columns=2,
-        )
-    else:
-        note(f"{len(plans)} shards are too many to print; --json lists all")
+    rows = [
+        {
+            "shard": str(plan.shard),
+            "cluster": plan.cluster,
+            "file now": bytes_text(plan.size.file_bytes),
+            "rebuilt": estimate_text(plan.prediction.file_bytes, bytes_text),
+            "gives back": "-" if plan.refusal else bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
+            "needs free": bytes_text(plan.needed_bytes),
+            "free": size_text(plan.free_bytes, "?"),
+            "takes": estimate_text(plan.seconds, duration),
+        }
+        for plan in plans
+    ]
+    print_rows("\nby shard", "shards", rows, text_columns=2)
 
 
 def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
@@ -227,27 +219,22 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
     for outcome in rebuilt:
         if outcome.message is not None:
             note(f"shard {outcome.shard}: {outcome.message}")
-    if len(rebuilt) <= _ROWS_SHOWN:
-        print_table(
-            "\nby shard",
-            ["shard", "cluster", "before", "after", "given back", "predicted", "off by", "took"],
-            [
-                [
-                    str(outcome.shard),
-                    outcome.cluster,
-                    bytes_text(outcome.before_bytes),
-                    "-" if outcome.after_bytes is None else bytes_text(outcome.after_bytes),
-                    "-" if outcome.after_bytes is None else bytes_text(outcome.before_bytes - outcome.after_bytes),
-                    "-" if outcome.predicted is None else bytes_text(outcome.predicted.mid),
-                    "-" if outcome.off is None else f"{outcome.off:+.1%}",
-                    "-" if outcome.seconds is None else duration(outcome.seconds),
-                ]
-                for outcome in rebuilt
-            ],
-            text_columns=2,
-        )
-    else:
-        note(f"{len(rebuilt)} shards are too many to print; --json lists all")
+    rows = [
+        {
+            "shard": str(outcome.shard),
+            "cluster": outcome.cluster,
+            "before": bytes_text(outcome.before_bytes),
+            "after": size_text(outcome.after_bytes),
+            "given back": "-"
+            if outcome.after_bytes is None
+            else bytes_text(outcome.before_bytes - outcome.after_bytes),
+            "predicted": "-" if outcome.predicted is None else bytes_text(outcome.predicted.mid),
+            "off by": "-" if outcome.off is None else f"{outcome.off:+.1%}",
+            "took": "-" if outcome.seconds is None else duration(outcome.seconds),
+        }
+        for outcome in rebuilt
+    ]
+    print_rows("\nby shard", "shards", rows, text_columns=2)
 
 
 def _rebuilt_json(rebuilt: ShardRebuilt) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from textwrap import indent
@@ -150,6 +150,16 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
         console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
+
+
+def print_rows(
+    title: str | None, noun: str, rows: Sequence[Mapping[str, str]], *, text_columns: int = 1, most: int = 64
+) -> None:
+    """Print a table of rows by heading; if there are too many, say that --json lists them."""
+    if len(rows) > most:
+        note(f"{len(rows)} {noun} are too many to print; --json lists all")
+    elif rows:
+        print_table(title, list(rows[0]), [list(row.values()) for row in rows], text_columns=text_columns)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
