@@ -10,7 +10,7 @@ database names, ``_`` is a wildcard that needs a backslash, unless ``partial_rev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -31,12 +31,6 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _ON_CATALOG: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES"
 """Privileges of ``admin`` on the whole catalog; all other roles read it."""
 
-_ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
-"""Privileges of ``admin`` on a shard's database, to create and upgrade it."""
-
-_ON_REVISION: Final = "CREATE, UPDATE"
-"""Privileges of ``admin`` on ``alembic_version``; with CREATE, MySQL accepts a grant before the table exists."""
-
 _WRITES_CLUSTER: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
 _ON_CLUSTER: Final[dict[Role, str]] = {
     "admin": _WRITES_CLUSTER,
@@ -49,52 +43,25 @@ _ON_CLUSTER: Final[dict[Role, str]] = {
 All other roles read it, because it has the primary's claim and copies of the dictionaries.
 """
 
-_ON_CELL: Final[dict[Role, str]] = {
-    "app": "SELECT, INSERT",
-    "tail": "SELECT",
-    "follow": "SELECT",
-    "migrate": "SELECT, UPDATE (`body`)",
-    "measure": "SELECT",
+_JOBS: Final = ("job", "job_cluster", "job_event", "job_failure", "job_shard")
+_IN_CATALOG: Final[dict[Role, dict[str, str]]] = {
+    "follow": dict.fromkeys(("follower_setting", "follower_worker", "secondary_index"), "INSERT, UPDATE, DELETE"),
+    "erase": dict.fromkeys(
+        (
+            *("erasure", "erasure_follower", "erasure_key", "erasure_shard", "legal_hold", "retention_policy"),
+            *_JOBS,
+        ),
+        "INSERT, UPDATE",
+    ),
+    "migrate": dict.fromkeys(_JOBS, "INSERT, UPDATE"),
+    "move": {
+        **dict.fromkeys((*_JOBS, "shard_move"), "INSERT, UPDATE"),
+        "datastore": "UPDATE (`topology_token`)",
+        "shard_range": "INSERT, DELETE",
+    },
+    "measure": {"capacity_sample": "INSERT, DELETE"},
 }
-
-CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
-    "alembic_version": ("admin",),
-    "capacity_sample": ("admin", "measure"),
-    "cluster": ("admin",),
-    "column_codec": ("admin",),
-    "datastore": ("admin", "move"),
-    "dictionary": ("admin",),
-    "follower_setting": ("admin", "follow"),
-    "follower_worker": ("admin", "follow"),
-    "erasure": ("admin", "erase"),
-    "erasure_follower": ("admin", "erase"),
-    "erasure_key": ("admin", "erase"),
-    "erasure_shard": ("admin", "erase"),
-    "job": ("admin", "erase", "migrate", "move"),
-    "job_cluster": ("admin", "erase", "migrate", "move"),
-    "job_event": ("admin", "erase", "migrate", "move"),
-    "job_failure": ("admin", "erase", "migrate", "move"),
-    "job_shard": ("admin", "erase", "migrate", "move"),
-    "legal_hold": ("admin", "erase"),
-    "node": ("admin",),
-    "retention_policy": ("admin", "erase"),
-    "secondary_index": ("admin", "follow"),
-    "shard_move": ("admin", "move"),
-    "shard_range": ("admin", "move"),
-}
-"""Roles that write to each table of the catalog; every role reads all tables."""
-
-_ON_WRITTEN: Final[dict[Role, str]] = {
-    "follow": "INSERT, UPDATE, DELETE",
-    "erase": "INSERT, UPDATE",
-    "migrate": "INSERT, UPDATE",
-    "move": "INSERT, UPDATE",
-    "measure": "INSERT, DELETE",
-}
-"""Privileges of roles other than ``admin`` on the catalog tables that they write to."""
-
-_ON_ROUTING: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
-"""Privileges of ``move`` on the catalog tables that assign shards to clusters."""
+"""Privileges on the catalog's tables that roles other than ``admin`` write to; every role reads all tables."""
 
 _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
     "admin": (*READ_FOR_THREADS, "replication_group_members"),
@@ -104,20 +71,34 @@ _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
 """Tables of MySQL's performance_schema that roles read, for replication threads, for received transactions and group
 members, and for open transactions."""
 
-_ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
-"""Privileges of ``move`` on a shard's database on all servers; no other role can drop tables of cells."""
+_ON_SHARD: Final[dict[Role, str]] = {
+    "admin": "SELECT, INSERT, CREATE, ALTER, INDEX",
+    "move": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES",
+    "erase": "SELECT, UPDATE",
+}
+"""Privileges on a shard's whole database; those of ``move`` and ``erase`` on all servers, because moves create tables
+with random names. No role but ``move`` can drop tables of cells."""
 
-_ON_ERASED: Final = "SELECT, UPDATE"
-"""Privileges of ``erase``, on all servers, on a shard's whole database, where moves create tables with random names."""
+_READS: Final[dict[Role, str]] = dict.fromkeys(("app", "tail", "follow", "migrate", "measure"), "SELECT")
+_ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
+_IN_SHARD: Final[dict[str, dict[Role, str]]] = {
+    "cell": {**_READS, "app": "SELECT, INSERT", "migrate": "SELECT, UPDATE (`body`)"},
+    "shard_identity": _READS,
+    "erased_cell": {**dict.fromkeys(_READS.keys() - {"migrate"}, "SELECT"), "erase": "INSERT"},
+    "follower": _ON_FOLLOWERS,
+    "parked": {**_ON_FOLLOWERS, "erase": "DELETE"},
+    "alembic_version": {"admin": "CREATE, UPDATE"},
+}
+"""Privileges on each table of a shard, on the server that has the shard; with CREATE, MySQL accepts a grant on
+``alembic_version`` before the table exists."""
 
 _ON_ACCOUNTS: Final = ("tables_priv", "db")
 """Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
 
-_ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
-"""Privileges on a shard's tables ``follower`` and ``parked``."""
-
 _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
 """Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
+
+_PERFORMANCE: Final = "performance_schema"
 
 _ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
 """Roles that need privileges even on clusters without shards."""
@@ -214,39 +195,64 @@ def grants(
         mariadb: whether the servers are MariaDB, where these privileges have other names.
         indexes: numbers of the indexes whose tables exist.
     """
-    servers = []
+    name, servers = topology.name, []
     for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in _ON_EVERY_SERVER):
-        statements = [UNLOGGED] if node.role == "replica" else []
+        given = _Grants(account, partial_revokes)
+        if node.role == "replica":
+            given.statements.append(UNLOGGED)
         if create_user:
-            statements.append(create_account(account))
+            given.statements.append(create_account(account))
         if _same_server(node, catalog):
-            statements += _of_catalog(role, topology.name, account, partial_revokes)
+            given.on_database(_ON_CATALOG if role == "admin" else "SELECT", name)
+            given.on_tables(_IN_CATALOG.get(role, {}), name)
         if clusters:
-            database = _database(heartbeat_database(topology.name), partial_revokes)
-            statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
-            for table in () if mariadb else _ON_PERFORMANCE.get(role, ()):
-                statements.append(grant("SELECT", f"`performance_schema`.`{table}`", account))
+            given.on_database(_ON_CLUSTER.get(role, "SELECT"), heartbeat_database(name))
+            given.on_tables(dict.fromkeys(() if mariadb else _ON_PERFORMANCE.get(role, ()), "SELECT"), _PERFORMANCE)
         for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
-            database = shard_database(topology.name, shard)
-            statements += _of_shard(role, database, account, partial_revokes, is_home=is_home)
-            statements += _of_indexes(role, database, account, indexes)
+            database = shard_database(name, shard)
+            _add_shard(given, role, database, indexes, is_home=is_home)
             if lock_tables and role in ("tail", "follow"):
-                statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
+                given.on_database("LOCK TABLES", database)
         if clusters:
-            statements += _of_server(role, account)
+            given.on_tables(dict.fromkeys(_ON_ACCOUNTS if role == "move" else (), "SELECT"), "mysql")
+            given.on_tables({"metadata_locks": "SELECT"} if role in _SEES_WRITERS else {}, _PERFORMANCE)
         if server_wide:
-            statements += _server_wide(role, account, mariadb=mariadb, with_clusters=bool(clusters))
-        servers.append(ServerGrants(node, holds, tuple(statements)))
+            given.everywhere(_SERVER_WIDE[role][mariadb] if role in _SERVER_WIDE else None)
+            given.everywhere(_LISTENS if role == "follow" and clusters else None)
+        servers.append(ServerGrants(node, holds, tuple(given.statements)))
     return servers
 
 
-def _of_catalog(role: Role, datastore: str, account: Account, partial_revokes: bool) -> Iterator[str]:
-    whole = _ON_CATALOG if role == "admin" else "SELECT"
-    yield grant(whole, f"{_database(datastore, partial_revokes)}.*", account)
-    if role in _ON_WRITTEN:
-        for table in (table for table, writers in CATALOG_WRITERS.items() if role in writers):
-            privileges = _ON_WRITTEN[role] if role != "move" else _ON_ROUTING.get(table, _ON_WRITTEN[role])
-            yield grant(privileges, f"`{datastore}`.`{table}`", account)
+class _Grants:
+    """Statements for one server."""
+
+    def __init__(self, account: Account, partial_revokes: bool) -> None:
+        self.statements: list[str] = []
+        self._account = account
+        self._partial_revokes = partial_revokes
+
+    def everywhere(self, privileges: str | None) -> None:
+        if privileges is not None:
+            self.statements.append(grant(privileges, "*.*", self._account))
+
+    def on_database(self, privileges: str | None, database: str) -> None:
+        if privileges is not None:
+            name = database if self._partial_revokes else database.replace("_", r"\_")
+            self.statements.append(grant(privileges, f"`{name}`.*", self._account))
+
+    def on_tables(self, privileges: Mapping[str, str], database: str) -> None:
+        for table, each in privileges.items():
+            self.statements.append(grant(each, f"`{database}`.`{table}`", self._account))
+
+
+def _add_shard(given: _Grants, role: Role, database: str, indexes: Sequence[int], *, is_home: bool) -> None:
+    given.on_database(_ON_SHARD.get(role), database)
+    if is_home:
+        given.on_tables({table: roles[role] for table, roles in _IN_SHARD.items() if role in roles}, database)
+    if role in _ON_INDEX:
+        given.on_tables({index_table(number): _ON_INDEX[role] for number in indexes}, database)
+        if role == "admin" and indexes:
+            given.on_tables({"follower": "DELETE", "parked": "DELETE"}, database)
 
 
 def _shards(topology: Topology, clusters: Sequence[Cluster], *, everywhere: bool) -> Iterator[tuple[int, bool]]:
@@ -254,51 +260,6 @@ def _shards(topology: Topology, clusters: Sequence[Cluster], *, everywhere: bool
     for cluster in clusters:
         for shard in range(topology.shard_count) if everywhere else topology.shards_of(cluster.name):
             yield shard, topology.cluster_of(shard).name == cluster.name
-
-
-def _of_server(role: Role, account: Account) -> Iterator[str]:
-    if role == "move":
-        for table in _ON_ACCOUNTS:
-            yield grant("SELECT", f"`mysql`.`{table}`", account)
-    if role in _SEES_WRITERS:
-        yield grant("SELECT", "`performance_schema`.`metadata_locks`", account)
-
-
-def _server_wide(role: Role, account: Account, *, mariadb: bool, with_clusters: bool) -> Iterator[str]:
-    if role in _SERVER_WIDE:
-        yield grant(_SERVER_WIDE[role][mariadb], "*.*", account)
-    if role == "follow" and with_clusters:
-        yield grant(_LISTENS, "*.*", account)
-
-
-def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool, *, is_home: bool) -> Iterator[str]:
-    if role == "admin":
-        yield grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
-        yield grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
-    elif role == "move":
-        yield grant(_ON_MOVED, f"{_database(database, partial_revokes)}.*", account)
-    elif role == "erase":
-        yield grant(_ON_ERASED, f"{_database(database, partial_revokes)}.*", account)
-        if is_home:
-            yield grant("INSERT", f"`{database}`.`erased_cell`", account)
-            yield grant("DELETE", f"`{database}`.`parked`", account)
-    else:
-        yield grant(_ON_CELL[role], f"`{database}`.`cell`", account)
-        yield grant("SELECT", f"`{database}`.`shard_identity`", account)
-        if role != "migrate":
-            yield grant("SELECT", f"`{database}`.`erased_cell`", account)
-        if role in _ON_FOLLOWERS:
-            yield grant(_ON_FOLLOWERS[role], f"`{database}`.`follower`", account)
-            yield grant(_ON_FOLLOWERS[role], f"`{database}`.`parked`", account)
-
-
-def _of_indexes(role: Role, database: str, account: Account, indexes: Sequence[int]) -> Iterator[str]:
-    if role in _ON_INDEX:
-        for number in indexes:
-            yield grant(_ON_INDEX[role], f"`{database}`.`{index_table(number)}`", account)
-        if role == "admin" and indexes:
-            yield grant("DELETE", f"`{database}`.`follower`", account)
-            yield grant("DELETE", f"`{database}`.`parked`", account)
 
 
 def _servers(
@@ -324,7 +285,3 @@ def _description(topology: Topology, cluster: Cluster) -> str:
 
 def _same_server(one: Node, other: Node) -> bool:
     return (one.host, one.port, one.socket) == (other.host, other.port, other.socket)
-
-
-def _database(name: str, partial_revokes: bool) -> str:
-    return f"`{name}`" if partial_revokes else "`" + name.replace("_", r"\_") + "`"
