@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -10,6 +11,7 @@ from schemaless.base.events import Listener, only, together
 from schemaless.cell import CellKey
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.ops.admin.table_check import TableFault
+from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.workers import Workers
 from schemaless.ops.jobs.workers import workers as open_workers
 from schemaless.ops.migrate.verify import Fault
@@ -51,15 +53,25 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     return total
 
 
-class FaultOutput:
-    """Prints faults as they are found, or collects them for ``--json``."""
+def failure_json(failure: Failure) -> dict[str, Any]:
+    """Return a cell that a job left unchanged for ``--json``."""
+    return {"key": key_json(failure.key), **facts(failure, "shard", "added_id", "reason", "message")}
 
-    def __init__(self, as_json: bool) -> None:
+
+class FaultOutput:
+    """Prints faults as they are found, or collects them for ``--json``, up to a limit per kind."""
+
+    def __init__(self, as_json: bool, most_per_kind: int | None = None) -> None:
         self._as_json = as_json
+        self._most_per_kind = most_per_kind
+        self._found: Counter[str] = Counter()
         self.kept: list[dict[str, Any]] = []
 
     def add(self, fault: Fault | TableFault) -> None:
         """Print a fault, or collect it for ``--json``."""
+        self._found[fault.kind] += 1
+        if self._most_per_kind is not None and self._found[fault.kind] > self._most_per_kind:
+            return
         if not self._as_json:
             out().print(str(fault), markup=False)
             return

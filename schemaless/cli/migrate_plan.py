@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from schemaless.base.numbers import Interval
+from schemaless.cli.faults import failure_json
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
 from schemaless.ops.migrate.plan import Change, CodecFound, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -19,7 +19,6 @@ from schemaless.ui.terminal.output import (
     estimate_text,
     facts,
     json_option,
-    key_json,
     line_break,
     note,
     out,
@@ -207,7 +206,7 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
         "columns": [{"column_name": name, **_change_json(change)} for name, change in result.columns.items()],
         "kept_as_text": {reason: estimate_json(cells) for reason, cells in result.kept_as_text.items()},
         "left": {reason: facts(left, "cells", "body_bytes") for reason, left in result.left.items()},
-        "examples": [{**asdict(example), "key": key_json(example.key)} for example in result.examples],
+        "examples": [failure_json(example) for example in result.examples],
         "run_time": result.run_time
         and {
             "seconds_of_one_worker": estimate_json(result.run_time.seconds, digits=2),

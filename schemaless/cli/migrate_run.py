@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import only, together
+from schemaless.cli.faults import failure_json
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
 from schemaless.errors import InvalidInput
@@ -27,9 +28,7 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
-    facts,
     json_option,
-    key_json,
     note,
     out,
     print_json,
@@ -225,10 +224,7 @@ def _outcome_json(outcome: MigrateOutcome) -> dict[str, Any]:
             {"shard": shard, "column_name": column, **tally.as_json()}
             for (shard, column), tally in sorted(outcome.tallies.items())
         ],
-        "failures": [
-            {"key": key_json(failure.key), **facts(failure, "shard", "added_id", "reason", "message")}
-            for failure in outcome.failures
-        ],
+        "failures": [failure_json(failure) for failure in outcome.failures],
     }
 
 

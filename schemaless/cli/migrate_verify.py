@@ -42,6 +42,7 @@ from schemaless.ui.terminal.output import (
 )
 
 SHOWN = 20
+_FAULTS_PER_KIND = 1_000
 
 MOST_LAG_TIMEOUT_S = 86_400
 
@@ -180,7 +181,7 @@ def verify(
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
     share = None if sample is None else _share(sample)
-    faults = FaultOutput(as_json)
+    faults = FaultOutput(as_json, _FAULTS_PER_KIND)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
@@ -407,7 +408,7 @@ def finalise(
 
     Exit status: 0 if the job is finalised, 1 if the command refused.
     """
-    faults = FaultOutput(as_json)
+    faults = FaultOutput(as_json, _FAULTS_PER_KIND)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id)

@@ -6,7 +6,6 @@ Every figure is an interval. If the whole datastore is read, because it is small
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import Interval, summed
-from schemaless.cell import CellKey
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.ops.jobs.job import Failure
 from schemaless.ops.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -87,17 +86,6 @@ class Left:
 
     cells: Interval
     body_bytes: Interval
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A cell that a run would leave unchanged."""
-
-    key: CellKey
-    shard: int
-    added_id: int
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +167,7 @@ class MigrationPlan:
     total: Change
     kept_as_text: dict[str, Interval]
     left: dict[str, Left]
-    examples: list[Example]
+    examples: list[Failure]
     run_time: RunTime | None
     binary_log: LogCost | None
     space: FilesForecast | None
@@ -241,7 +229,7 @@ class _WindowMeasure:
     spec: MigrateSpec
     codec: Codec
     layouts: dict[int, Layout] | None
-    examples: list[Example] = field(default_factory=list)
+    examples: list[Failure] = field(default_factory=list)
     read_s: float = 0.0
     recode_s: float = 0.0
     recoded_bytes: int = 0
@@ -292,8 +280,8 @@ class _WindowMeasure:
             values["left", reason] += 1
             values["left bytes", reason] += len(body)
             if len(self.examples) < _EXAMPLES:
-                key = CellKey(uuid.UUID(bytes=row[1]), column, row[3])
-                self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
+                message = getattr(error, "message", str(error))
+                self.examples.append(Failure(shard, row[0], row[1], column, row[3], reason, message))
             return None
         if recoded is None or recoded.unchanged:
             return None

@@ -7,7 +7,7 @@ too. The report reads only these records, so it needs no server but the catalog'
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -183,8 +183,7 @@ class ReclaimedReport:
     @property
     def binary_log_bytes(self) -> int | None:
         """Bytes written to all binary logs; None if one is unknown."""
-        known = [size for size in self.binary_log.values() if size is not None]
-        return sum(known) if known and len(known) == len(self.binary_log) else None
+        return _total([*self.binary_log.values()])
 
 
 def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> ReclaimedReport:
@@ -281,16 +280,18 @@ def _sum_of(name: str, parts: Sequence[Part]) -> Part:
     )
 
 
-def _stages(stages: Sequence[Stages]) -> Stages:
-    def total(bytes_of: Callable[[Stages], int | None]) -> int | None:
-        sizes = [bytes_of(stage) for stage in stages]
-        return None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
+def _total(sizes: Sequence[int | None]) -> int | None:
+    """Return the sum, or None if a size is unknown or there is none."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known and len(known) == len(sizes) else None
 
+
+def _stages(stages: Sequence[Stages]) -> Stages:
     rebuilt = any(stage.rebuilt is not None for stage in stages)
     return Stages(
-        total(lambda stage: stage.before),
-        total(lambda stage: stage.after),
-        total(lambda stage: stage.last) if rebuilt else None,
+        _total([stage.before for stage in stages]),
+        _total([stage.after for stage in stages]),
+        _total([stage.last for stage in stages]) if rebuilt else None,
     )
 
 

@@ -52,9 +52,6 @@ LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
 """Kind of fault for an archived cell that was erased or is no longer in the store."""
 
-FAULTS_REPORTED: Final = 1_000
-"""Maximum number of faults of each kind passed to the listener; all are counted."""
-
 _MOST_FAULTS: Final = 10_000
 """Maximum number of faults that a worker returns for a shard; all are counted."""
 
@@ -135,8 +132,6 @@ class VerifyOptions:
         archive: originals to compare with; None to skip the archive.
         replicas: whether to compare with replicas.
         lag_timeout_s: maximum time to wait for a replica that differs to catch up, in seconds.
-        reported_per_kind: maximum number of faults of each kind passed to the listener; None for no limit. All are
-            counted.
         block_rows: cells per block; None scans each shard as a whole and compares it with neither replicas nor the
             archive.
     """
@@ -148,7 +143,6 @@ class VerifyOptions:
     archive: Originals | None = None
     replicas: bool = True
     lag_timeout_s: float = LAG_TIMEOUT_S
-    reported_per_kind: int | None = FAULTS_REPORTED
     block_rows: int | None = 500
 
     def of(self, shard: int, seed: int | None) -> VerifyOptions:
@@ -158,7 +152,7 @@ class VerifyOptions:
         return replace(self, named=named, seed=seed, archive=archive)
 
 
-CELLS: Final = VerifyOptions(reported_per_kind=None, block_rows=None)
+CELLS: Final = VerifyOptions(block_rows=None)
 """Options of ``check``: verify each cell on its own, and the identity of its shard."""
 
 
@@ -222,19 +216,10 @@ def verify(
         total.torn.update(options.archive.torn)
     if options.sample is not None:
         total.seed = secrets.randbits(32) if options.seed is None else options.seed
-    found: Counter[str] = Counter()
-
-    def report_limited(event: Event) -> None:
-        if isinstance(event, Fault):
-            found[event.kind] += 1
-            if options.reported_per_kind is not None and found[event.kind] > options.reported_per_kind:
-                return
-        listener(event)
-
     if workers is None:
         unreachable: set[Node] = set()
         for shard in numbers:
-            work = _ShardVerification(store, shard, options.of(shard, total.seed), report_limited, unreachable)
+            work = _ShardVerification(store, shard, options.of(shard, total.seed), listener, unreachable)
             total.add(work.run())
         return total
     opening = opening_of(store)
@@ -246,7 +231,7 @@ def verify(
         report, faults = result
         total.add(report)
         for fault in faults:
-            report_limited(fault)
+            listener(fault)
         listener(Advanced())
     return total
 
