@@ -144,15 +144,6 @@ class _CatalogState:
         }
 
 
-@dataclass(slots=True)
-class _ShardResult:
-    faults: list[TableFault] = field(default_factory=list)
-    unseen: dict[tuple[str, str], str] = field(default_factory=dict)
-    locations: int = 0
-    parked_cells: int = 0
-    index_tables: int = 0
-
-
 class TableCheck:
     """Read-only check of a datastore's follower and index tables.
 
@@ -176,35 +167,34 @@ class TableCheck:
         Raises:
             ServerError: a server cannot be reached.
         """
-        proof = TableCheckReport(len(self._catalog.followers), len(self._catalog.indexes), len(shards))
+        report = TableCheckReport(len(self._catalog.followers), len(self._catalog.indexes), len(shards))
         unseen: Counter[tuple[str, str]] = Counter()
         reasons: dict[tuple[str, str], str] = {}
         listener(Total(len(shards)))
 
-        def report(faults: Iterable[TableFault]) -> None:
+        def add(faults: Iterable[TableFault]) -> None:
             for fault in faults:
-                proof.faults[fault.kind] += 1
+                report.faults[fault.kind] += 1
                 listener(fault)
 
-        report(self._confirmed(self._indexes_without_follower))
-        proof.unseen += self._strays(set(shards), report)
+        add(self._confirmed(self._indexes_without_follower))
+        report.unseen += self._strays(set(shards), add)
         for shard in shards:
-            result = _ShardResult()
+            checks: list[_ShardCheck] = []
 
-            def check(shard: int = shard) -> list[TableFault]:
-                nonlocal result
-                result = self._check(shard)
-                return result.faults
+            def check(shard: int = shard, checks: list[_ShardCheck] = checks) -> list[TableFault]:
+                checks.append(self._check(shard))
+                return checks[-1].faults
 
-            report(self._confirmed(check))
-            proof.locations += result.locations
-            proof.parked_cells += result.parked_cells
-            proof.index_tables += result.index_tables
-            unseen.update(result.unseen.keys())
-            reasons = result.unseen | reasons
+            add(self._confirmed(check))
+            report.locations += checks[-1].locations
+            report.parked_cells += checks[-1].parked_cells
+            report.index_tables += checks[-1].index_tables
+            unseen.update(checks[-1].unseen.keys())
+            reasons = checks[-1].unseen | reasons
             listener(Advanced(1))
-        proof.unseen += (Unseen(*place, count, reasons[place]) for place, count in sorted(unseen.items()))
-        return proof
+        report.unseen += (Unseen(*place, count, reasons[place]) for place, count in sorted(unseen.items()))
+        return report
 
     def _read(self) -> _CatalogState:
         followers = Settings(self._internals.follower_access).all()
@@ -252,48 +242,58 @@ class TableCheck:
                 )
         return unread
 
-    def _check(self, shard: int) -> _ShardResult:
-        database = self._shards.database(shard)
-        probe = select_nothing(database)
-
-        def check(connection: Connection) -> _ShardResult:
-            # The probe before and after fails if the shard is being moved, whose missing tables are no faults.
-            connection.execute(probe)
-            cluster = self._shards.topology.cluster_of(shard)
-            result = _ShardCheck(self._catalog, shard, database, connection, cluster).run()
-            connection.execute(probe)
-            return result
-
+    def _check(self, shard: int) -> _ShardCheck:
+        shards = self._shards
+        check = _ShardCheck(self._catalog, shard, shards.database(shard), shards.topology.cluster_of(shard))
         try:
-            return self._shards.run(shard, check)
+            shards.run(shard, check.run)
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
-            server = str(self._shards.node_of(shard))
-            return _ShardResult([TableFault(type(error).__name__, shard, server, "cell", database, str(error))])
+            check.clear()
+            server, database = str(shards.node_of(shard)), shards.database(shard)
+            check.faults.append(TableFault(type(error).__name__, shard, server, "cell", database, str(error)))
+        return check
 
 
 class _ShardCheck:
-    def __init__(
-        self, catalog: _CatalogState, shard: int, database: str, connection: Connection, cluster: Cluster
-    ) -> None:
+    """Check of one shard.
+
+    Attributes:
+        faults: faults found.
+        unseen: reasons for tables that the account cannot read, by server and table.
+        locations: number of checked follower rows.
+        parked_cells: number of parked cells that were looked up.
+        index_tables: number of index tables that were compared with their definition.
+    """
+
+    def __init__(self, catalog: _CatalogState, shard: int, database: str, cluster: Cluster) -> None:
         self._catalog = catalog
         self._shard = shard
         self._database = database
-        self._connection = connection
         self._cluster = cluster
-        self._result = _ShardResult()
+        self.clear()
 
-    def run(self) -> _ShardResult:
+    def clear(self) -> None:
+        self.faults: list[TableFault] = []
+        self.unseen: dict[tuple[str, str], str] = {}
+        self.locations = self.parked_cells = self.index_tables = 0
+
+    def run(self, connection: Connection) -> None:
+        """Check the shard on a connection to its primary; safe to repeat."""
+        self.clear()
+        self._connection = connection
+        # The probe before and after fails if the shard is being moved, whose missing tables are no faults.
+        connection.execute(select_nothing(self._database))
         self._locations()
         self._parked()
         self._indexes()
         self._engines()
-        return self._result
+        connection.execute(select_nothing(self._database))
 
     def _locations(self) -> None:
         rows = self._rows("follower", followers_sql.select_every_location(self._database, _CLOCKS_DIFFER_S))
         if rows is None:
             return
-        self._result.locations = len(rows)
+        self.locations = len(rows)
         for name in sorted(self._catalog.placed - {str(row[0]) for row in rows}):
             self._fault(
                 "FollowerMissing", "follower", name, f"{self._described(name)} has no row here, {_recreation(name)}"
@@ -326,7 +326,7 @@ class _ShardCheck:
         rows = self._rows("parked", followers_sql.select_every_parked(self._database))
         if rows is None:
             return
-        self._result.parked_cells = len(rows)
+        self.parked_cells = len(rows)
         for name in sorted({str(row[0]) for row in rows} - self._catalog.followers.keys()):
             self._unknown("parked", name)
         for name, added_id, row_key, column_name, ref_key, there in rows:
@@ -359,7 +359,7 @@ class _ShardCheck:
             if table not in comments:
                 self._missing(entry)
                 continue
-            self._result.index_tables += 1
+            self.index_tables += 1
             differs = list(_differences(entry, comments[table], columns.get(table, []), keys.get(table, {})))
             if differs:
                 self._fault(
@@ -462,14 +462,12 @@ class _ShardCheck:
         )
 
     def _unseen(self, table: str, message: str) -> None:
-        self._result.unseen[self._connection.node, table] = message
+        self.unseen[self._connection.node, table] = message
 
     def _fault(
         self, kind: str, table: str, name: str, message: str, key: CellKey | None = None, added_id: int | None = None
     ) -> None:
-        self._result.faults.append(
-            TableFault(kind, self._shard, self._connection.node, table, name, message, key, added_id)
-        )
+        self.faults.append(TableFault(kind, self._shard, self._connection.node, table, name, message, key, added_id))
 
 
 def _differences(
