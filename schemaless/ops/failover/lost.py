@@ -8,6 +8,7 @@ conflicted with another document.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
@@ -137,26 +138,16 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
             return
         digest = select_keys_digest(database, after, int(last))
         if read(digest) != internals.shards.rows(shard, digest):
-            rows = Scan(read, database, PageSize()).rows(after, int(last))
-            for cell in _lost_of(internals, shard, _stored(internals, shard, rows)):
-                yield 0, cell
+            cells = _stored(internals, shard, Scan(read, database, PageSize()).rows(after, int(last)))
+            while part := list(islice(cells, _KEYS_AT_ONCE)):
+                for cell in _compared(internals, shard, part):
+                    yield 0, cell
         yield int(last) - after, None
         after = int(last)
 
 
-def _lost_of(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
-    """Yield the cells that the datastore lacks, or has with another document, except those that it has erased."""
-    part: list[StoredCell] = []
-    for cell in cells:
-        part.append(cell)
-        if len(part) == _KEYS_AT_ONCE:
-            yield from _compared(internals, shard, part)
-            part = []
-    if part:
-        yield from _compared(internals, shard, part)
-
-
 def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iterator[StoredCell]:
+    """Yield the cells that the datastore lacks, or has with another document, except those that it has erased."""
     wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
     sql = select_cells(internals.shards.database(shard), wanted)
     rows = internals.reader.select(shard, sql, wanted, PLACE)

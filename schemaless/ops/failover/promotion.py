@@ -165,20 +165,20 @@ def _cell_table(connection: Connection, database: str) -> str | None:
 
 def held_claim(pool: NodePool, datastore: str, cluster: str) -> int | None:
     """Return the epoch of the claim that a server itself holds on a cluster, or None."""
-    try:
-        rows = pool.run(lambda connection: connection.rows(select_own_claim(heartbeat_database(datastore), cluster)))
-    except DatabaseMissing:
-        return None
-    return None if rows[0][0] is None else int(rows[0][0])
+    return _epoch(pool, select_own_claim(heartbeat_database(datastore), cluster))
 
 
 def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
     """Return the epoch of the last claim on a cluster, by any server, that a server knows of; 0 if there is none."""
+    return _epoch(pool, select_claim(heartbeat_database(datastore), cluster)) or 0
+
+
+def _epoch(pool: NodePool, sql: bytes) -> int | None:
     try:
-        rows = pool.run(lambda connection: connection.rows(select_claim(heartbeat_database(datastore), cluster)))
+        rows = pool.run(lambda connection: connection.rows(sql))
     except DatabaseMissing:
-        return 0
-    return int(rows[0][0]) if rows else 0
+        return None
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None:

@@ -41,7 +41,6 @@ class BinaryLog:
 
     Attributes:
         kept: whether the server writes a binary log.
-        format: "ROW", "STATEMENT" or "MIXED".
         by_rows: whether an UPDATE of bodies is logged as rows. With MIXED, MariaDB logs rows and MySQL the statement.
         row_image: "FULL", "NOBLOB" or "MINIMAL".
         annotation: name of the variable that makes the server log statement text along with rows; None if it is off.
@@ -51,7 +50,6 @@ class BinaryLog:
     """
 
     kept: bool
-    format: str
     by_rows: bool
     row_image: str
     annotation: str | None
@@ -148,7 +146,6 @@ def binary_log_in_force(connection: Connection) -> BinaryLog:
     format_name = variables.get("binlog_format", "ROW")  # MySQL has deprecated the variable
     return BinaryLog(
         kept=variables.get("log_bin") == "ON",
-        format=format_name,
         by_rows=format_name == "ROW" or (format_name == "MIXED" and connection.is_mariadb),
         row_image=variables.get("binlog_row_image", "FULL"),
         annotation=next((name for name in _ANNOTATIONS if variables.get(name) == "ON"), None),

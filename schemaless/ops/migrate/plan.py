@@ -353,7 +353,7 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
             grants[cluster.name] = log.grant
 
     def cost(image: str) -> Interval:
-        log = BinaryLog(True, "ROW", True, image, None)
+        log = BinaryLog(True, True, image, None)
         ends = zip(total.cells, total.bytes_before, total.bytes_after, strict=True)
         return Interval(*(predicted_bytes(log, *map(round, counts)) for counts in ends))
 

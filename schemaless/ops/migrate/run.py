@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
@@ -14,7 +14,7 @@ from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
-from schemaless.ops.migrate.binlog_cost import BinaryLogPoint, binary_log, binary_log_point, bytes_between
+from schemaless.ops.migrate.binlog_cost import BinaryLogPoint, binary_log_point, bytes_between
 from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import BLOCK_BOUNDS, BlockBounds, work
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -44,18 +44,15 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
 
 
 def _measure(store: Datastore, job: Job, when: str) -> None:
-    """Record binary log positions and settings of each cluster, and file sizes of the shards, before or after a run."""
+    """Record binary log positions of each cluster, and file sizes of the shards, before or after a run."""
     internals = internals_of(store)
-    full_images = MigrateSpec.of(job).full_row_images
     job_store = JobStore(store)
     for state in job_store.clusters(job.job_id):
         pool = internals.shards.pool_for(internals.topology.cluster(state.cluster).primary)
         point = pool.run(binary_log_point)
         measures: dict[str, Any] = {f"binary_log_{when}": point}
-        if when == "before":
-            log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
-            measures["binary_log"] = {**asdict(log), "settings": None}
-        elif point is not None and (began := state.measures.get("binary_log_before")) is not None:
+        began = state.measures.get("binary_log_before")
+        if when == "after" and began is not None and point is not None:
             measures["binary_log_bytes"] = pool.run(partial(bytes_between, start=BinaryLogPoint(*began), end=point))
         job_store.record_on_cluster(job.job_id, state.cluster, measures)
     record_sizes(store, job, when)

@@ -74,7 +74,7 @@ def test_migrate_leaves_old_bodies_and_texts_out_in_its_own_sessions(migrate_sto
         everybody = binary_log_in_force(app)
 
     assert (log.kept, log.row_image, log.annotation, log.grant) == (True, "NOBLOB", None, None)
-    assert again == after == BinaryLog(True, "ROW", True, "NOBLOB", None)
+    assert again == after == BinaryLog(True, True, "NOBLOB", None)
     assert before == everybody
     assert everybody.row_image == "FULL"
     assert everybody.annotation == ("binlog_annotate_row_events" if flavour == "mariadb" else None)
@@ -134,7 +134,7 @@ def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
 
     assert all(abs(predicted / written - 1) < 0.05 for written, predicted in found.values()), found
     assert found["FULL"][0] > before + after > found["NOBLOB"][0] > found["MINIMAL"][0] > after
-    assert predicted_bytes(BinaryLog(False, "ROW", True, "FULL", None), 10, 1000, 100) == 0
+    assert predicted_bytes(BinaryLog(False, True, "FULL", None), 10, 1000, 100) == 0
 
 
 def test_bytes_are_counted_over_files_and_not_guessed(root: Connection, fresh_store, new_row: Callable):
