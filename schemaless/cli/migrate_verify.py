@@ -25,7 +25,6 @@ from schemaless.ops.migrate.originals import Missing, Originals, missing_text
 from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
-from schemaless.ops.migrate.verify import verify as verify_cells
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
@@ -188,16 +187,12 @@ def verify(
         shards = _shards_to_verify(store, job_store, job, shards_text)
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
-        archive = None if no_archive else _archive(store, job, folders)
+        archive = None if no_archive else archive_of(store, job, folders)
         options = VerifyOptions(
             sample=share, seed=seed, archive=archive, replicas=replicas, lag_timeout_s=lag_timeout_s
         )
         with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
-            report = (
-                verify_cells(store, shards, options, workers=pool, listener=listener)
-                if job is None
-                else verify_migration(store, job, options, shards, workers=pool, listener=listener)
-            )
+            report = verify_migration(store, job, options, shards, workers=pool, listener=listener)
     if as_json:
         print_json({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
     else:
@@ -221,12 +216,6 @@ def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, sh
     if others:
         raise InvalidInput(f"job {job.job_id} does not include shard {others[0]}; use --job to name a job that does")
     return shards
-
-
-def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Originals | None:
-    if job is not None:
-        return archive_of(store, job, folders)
-    return Originals.of(store, folders) if folders else None
 
 
 def _share(text: str) -> float:

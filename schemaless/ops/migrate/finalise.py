@@ -43,12 +43,12 @@ class FinaliseOutcome:
         return sum(file.size_bytes for file in self.files)
 
 
-def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Originals | None:
-    """Return the originals of a job.
+def archive_of(store: Datastore, job: Job | None, folders: Iterable[Path] = ()) -> Originals | None:
+    """Return the originals of a job, or, without a job, those of all jobs in the folders.
 
     Args:
         store: the datastore.
-        job: a migration.
+        job: a migration, or None.
         folders: folders of the archive or of parts of it; by default the folder that the job wrote to.
 
     Returns:
@@ -59,11 +59,11 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
         InvalidInput: a folder does not exist on this machine.
         CorruptArchive: the header of a file is damaged.
     """
-    own = MigrateSpec.of(job).archive
     named = list(folders)
-    if own is None and not named:
-        return None
-    if own is not None and not named:
+    if not named:
+        own = None if job is None else MigrateSpec.of(job).archive
+        if job is None or own is None:
+            return None
         if not Path(own).is_dir():
             states = JobStore(store).shards(job.job_id, counters=False)
             if job.state == "finalised" or not any(state.cells for state in states):
@@ -73,12 +73,12 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
                 "archive folder with --archive, once for each machine that the migration ran on"
             )
         named = [Path(own)]
-    return Originals.of(store, named, job_id=job.job_id)
+    return Originals.of(store, named, job_id=None if job is None else job.job_id)
 
 
 def verify_migration(
     store: Datastore,
-    job: Job,
+    job: Job | None,
     options: VerifyOptions,
     shards: Collection[int] | None = None,
     *,
@@ -91,7 +91,7 @@ def verify_migration(
 
     Args:
         store: the datastore.
-        job: a migration.
+        job: a migration; None to verify without one.
         options: what to check; ``wanted`` and ``named`` are those of the job.
         shards: shards of the job, all of them by default.
         workers: as in ``verify``.
@@ -100,6 +100,8 @@ def verify_migration(
     Raises:
         SchemalessError: as for ``verify``.
     """
+    if job is None:
+        return verify(store, shards, options, workers=workers, listener=listener)
     job_store = JobStore(store)
     states = [state for state in job_store.shards(job.job_id) if shards is None or state.shard in shards]
     left = [state.shard for state in states if state.left_cells]
