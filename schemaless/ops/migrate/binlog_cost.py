@@ -23,16 +23,11 @@ _PRIVILEGE: Final = {False: "SESSION_VARIABLES_ADMIN", True: "BINLOG ADMIN"}
 _ANNOTATIONS: Final = ("binlog_rows_query_log_events", "binlog_annotate_row_events")
 
 _ROW_BYTES: Final = 101
-_MINIMAL_ROW_BYTES: Final = 16
 """Size of the columns other than the body in both row images together, for a column name of 4 characters."""
 
 _EVENT_BYTES: Final = 36
 _EVENT_SIZE: Final = 8192
 """Approximate size at which the server starts another row event; a longer row gets an event to itself."""
-
-_ESCAPED: Final = 1.01
-_STATEMENT_ROW_BYTES: Final = 106
-"""Bytes of a row's digest and id in the statement text; ``_ESCAPED`` is the factor by which escapes lengthen bodies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +110,20 @@ def bytes_between(connection: Connection, start: BinaryLogPoint, end: BinaryLogP
     return sum(file.position for file in complete) + end.position - start.position
 
 
-def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: int) -> int:
-    """Estimate how many bytes replacing bodies adds to the binary log.
+def predicted_bytes(cells: int, bytes_before: int, bytes_after: int, *, full_images: bool) -> int:
+    """Estimate how many bytes replacing bodies adds to the binary log, with row events and without statement text.
 
     The volumes that benchmarks/binary_log.py measured were within 5 % of the estimate. If the server compresses its
     log, this is an upper bound.
 
     Args:
-        log: the binary log settings in effect.
         cells: number of bodies.
         bytes_before: total size of the old bodies.
         bytes_after: total size of the new bodies.
+        full_images: with full row images, which include the old bodies; without, the row image is NOBLOB.
     """
-    if not log.kept:
-        return 0
-    text = round(bytes_after * _ESCAPED) + cells * _STATEMENT_ROW_BYTES
-    if not log.by_rows:
-        return text
-    if log.row_image == "MINIMAL":
-        images = bytes_after + cells * _MINIMAL_ROW_BYTES
-    else:
-        images = bytes_after + cells * _ROW_BYTES + (bytes_before if log.row_image == "FULL" else 0)
-    headers = _EVENT_BYTES * min(cells, images // _EVENT_SIZE + 1)
-    return images + headers + (text if log.annotation is not None else 0)
+    images = bytes_after + cells * _ROW_BYTES + (bytes_before if full_images else 0)
+    return images + _EVENT_BYTES * min(cells, images // _EVENT_SIZE + 1)
 
 
 def binary_log_in_force(connection: Connection) -> BinaryLog:

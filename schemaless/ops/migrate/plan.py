@@ -18,7 +18,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.jobs.job import Failure
-from schemaless.ops.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
+from schemaless.ops.migrate.binlog_cost import binary_log, predicted_bytes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.sampling.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
@@ -352,12 +352,11 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
         if log.grant is not None:
             grants[cluster.name] = log.grant
 
-    def cost(image: str) -> Interval:
-        log = BinaryLog(True, True, image, None)
-        ends = zip(total.cells, total.bytes_before, total.bytes_after, strict=True)
-        return Interval(*(predicted_bytes(log, *map(round, counts)) for counts in ends))
-
-    return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
+    ends = [tuple(map(round, end)) for end in zip(total.cells, total.bytes_before, total.bytes_after, strict=True)]
+    noblob, full = (
+        Interval(*(predicted_bytes(*end, full_images=full_images) for end in ends)) for full_images in (False, True)
+    )
+    return LogCost(noblob, full, kept, dict(sorted(grants.items())))
 
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:

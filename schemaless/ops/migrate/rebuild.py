@@ -378,12 +378,7 @@ class _ShardWork:
         planned = _plan_shard(self._store, shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000)
         if planned.refusal is not None:
             raise NotRebuilt(planned.refusal)
-        counters |= {
-            "predicted": list(planned.prediction.file_bytes),
-            "predicted_seconds": list(planned.seconds),
-            "free_checked": planned.free_bytes is not None,
-            "measured": planned.size.measured,
-        }
+        counters["predicted"] = list(planned.prediction.file_bytes)
         self._state.bytes_before = planned.size.file_bytes
         if engine_of_cells(self._connection, shards.database(shard)) is ROCKSDB:
             self._compact(node)
