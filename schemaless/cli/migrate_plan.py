@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 
 from schemaless.base.numbers import Interval
 from schemaless.cli.faults import failure_json
-from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
+from schemaless.cli.options import (
+    codec_details,
+    codec_option,
+    open_store,
+    shards_of,
+    shards_option,
+    url_option,
+    with_options,
+)
+from schemaless.codec.registry import codec_names
 from schemaless.ops.migrate.plan import Change, CodecFound, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ui.terminal.output import (
@@ -29,13 +40,40 @@ from schemaless.ui.terminal.output import (
 from schemaless.ui.terminal.progress import duration
 
 
+def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select cells and a codec, passed to the command as the ``spec`` of a migration."""
+
+    @wraps(command)
+    def with_spec(*arguments: Any, codec: str, dictionary_id: int | None, **options: Any) -> Any:
+        chosen = {name: options.pop(name) for name in ("level", "sources", "columns")}
+        return command(*arguments, spec=MigrateSpec(to=codec, dictionary=dictionary_id, **chosen), **options)
+
+    return with_options(
+        with_spec,
+        codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
+        *codec_details,
+        click.option(
+            "--from",
+            "sources",
+            type=click.Choice(codec_names()),
+            multiple=True,
+            metavar="CODEC",
+            help="Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
+        ),
+        click.option(
+            "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
+        ),
+        shards_option,
+    )
+
+
 @click.command(cls=ReadOnlyCommand)
 @url_option
 @rewrite_options
 @click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
-def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: bool) -> None:
+def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None, as_json: bool) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 
     The command reads a sample of the cells from all shards and re-encodes it in memory. Each figure has a 95 %
@@ -52,22 +90,9 @@ def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: boo
       schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
     """
     with open_store(url) as store:
-        shards = shards_of(rewrite.shards_text, store.shard_count)
+        shards = shards_of(shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
-            result = plan_migration(
-                store,
-                MigrateSpec(
-                    rewrite.to,
-                    rewrite.sources,
-                    rewrite.columns,
-                    level=rewrite.level,
-                    dictionary=rewrite.dictionary,
-                ),
-                shards,
-                exact=exact,
-                seed=seed,
-                listener=listener,
-            )
+            result = plan_migration(store, spec, shards, exact=exact, seed=seed, listener=listener)
     _show_plan(result, as_json)
 
 

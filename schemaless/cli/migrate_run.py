@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import click
 from schemaless.base.events import only, together
 from schemaless.cli.faults import failure_json
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
+from schemaless.cli.migrate_plan import rewrite_options
+from schemaless.cli.options import open_store, shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
@@ -18,7 +20,7 @@ from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.reclaimed import record_plan
 from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.run import run as run_migration
-from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec
+from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec, VerifyAfter
 from schemaless.ops.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
@@ -67,11 +69,12 @@ _FAILURES_SHOWN = 20
 @json_option
 def run(
     url: str,
-    rewrite: Rewrite,
+    spec: MigrateSpec,
+    shards_text: str | None,
     execute: bool,
     job_id: int | None,
     archive: str | None,
-    verify_after: str | None,
+    verify_after: VerifyAfter | None,
     follow: bool,
     workers: int,
     dask: str | None,
@@ -103,22 +106,18 @@ def run(
     Exit status: 0 if done, 1 if some bodies were left as they are, 3 if stopped; run the same command again to
     continue.
     """
-    spec = MigrateSpec(
-        rewrite.to,
-        rewrite.sources,
-        rewrite.columns,
-        archive,
-        verify_after,  # type: ignore[arg-type]
-        follow,
-        full_row_images,
-        chunk_ms,
-        rewrite.level,
-        rewrite.dictionary,
+    spec = replace(
+        spec,
+        archive=archive,
+        verify_after=verify_after,
+        follow=follow,
+        full_row_images=full_row_images,
+        chunk_ms=chunk_ms,
         thresholds=thresholds,
     )
     with open_store(url) as store:
         job_store = JobStore(store)
-        shards = None if rewrite.shards_text is None else shards_of(rewrite.shards_text, store.shard_count)
+        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
         job = None
         if job_id is None:
             _note_settings(store, spec)

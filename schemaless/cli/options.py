@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 from click.core import ParameterSource
@@ -163,44 +162,6 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default=f"{LEAST_GAIN:.0%}",
             help="Minimum share of pages that a rewrite must save to be recommended.",
         ),
-    )
-
-
-class Rewrite(NamedTuple):
-    """Selection of cells and target codec from ``rewrite_options``; empty ``sources`` or ``columns`` select all."""
-
-    to: str
-    level: int | None
-    dictionary: int | None
-    sources: tuple[str, ...]
-    columns: tuple[str, ...]
-    shards_text: str | None
-
-
-def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select cells and a codec, passed to the command as ``rewrite``."""
-
-    @wraps(command)
-    def with_rewrite(*arguments: Any, codec: str, dictionary_id: int | None, **options: Any) -> Any:
-        others = {name: options.pop(name) for name in ("level", "sources", "columns", "shards_text")}
-        return command(*arguments, rewrite=Rewrite(to=codec, dictionary=dictionary_id, **others), **options)
-
-    return with_options(
-        with_rewrite,
-        codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
-        *codec_details,
-        click.option(
-            "--from",
-            "sources",
-            type=click.Choice(codec_names()),
-            multiple=True,
-            metavar="CODEC",
-            help="Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
-        ),
-        click.option(
-            "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
-        ),
-        shards_option,
     )
 
 
