@@ -27,7 +27,6 @@ from schemaless.errors import (
     DictionaryDamaged,
     InvalidCell,
     InvalidInput,
-    SchemalessError,
     ServerError,
     ShardIdentityMismatch,
     ShardMoving,
@@ -223,12 +222,8 @@ def verify(
             total.add(work.run())
         return total
     opening = opening_of(store)
-    for result in run_shards(
-        workers, _verify_one, ((opening, number, options.of(number, total.seed)) for number in numbers)
-    ):
-        if isinstance(result, SchemalessError):
-            raise result
-        report, faults = result
+    arguments = ((opening, number, options.of(number, total.seed)) for number in numbers)
+    for report, faults in run_shards(workers, _verify_one, arguments):
         total.add(report)
         for fault in faults:
             listener(fault)
@@ -236,19 +231,14 @@ def verify(
     return total
 
 
-def _verify_one(
-    opening: Opening, shard: int, options: VerifyOptions
-) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
+def _verify_one(opening: Opening, shard: int, options: VerifyOptions) -> tuple[VerifyReport, list[Fault]]:
     faults: list[Fault] = []
 
     def keep(fault: Fault) -> None:
         if len(faults) < _MOST_FAULTS:
             faults.append(fault)
 
-    try:
-        return _ShardVerification(store_for(opening), shard, options, only(Fault, keep), set()).run(), faults
-    except SchemalessError as error:
-        return error
+    return _ShardVerification(store_for(opening), shard, options, only(Fault, keep), set()).run(), faults
 
 
 class _ShardVerification:
@@ -270,7 +260,7 @@ class _ShardVerification:
         self._internals = internals_of(store)
         self._shard = shard
         self._options = options
-        self._named = {left.added_id: left for left in options.named}
+        self._named = {left.added_id: left.reason for left in options.named}
         self._listener = listener
         self._unreachable = unreachable
         self._skipped: set[Node] = set()
@@ -338,36 +328,34 @@ class _ShardVerification:
                 on_primary[cell.added_id] = digested(cell)
             self._listener(Advanced(cell.added_id - self._last_id if self._last_id else 1))
             self._last_id = cell.added_id
-            recorded = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
                 due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(_faults_of(self._store, cell))
-            if due or faults:
-                reason = recorded.reason if recorded is not None else self._unrecorded_reason(cell)
-                if reason is not None:
-                    report.left[reason] += 1
-                    continue
+            if due and not faults and wanted is not None:
+                stored = describe_body(cell.body).name
+                message = (
+                    f"it is stored as {stored}, not as {wanted.target}; it was probably written after the migration's "
+                    "last pass: run the migration again"
+                )
+                faults = [("NotReencoded", message)]
+            if faults and (reason := self._reason_left(cell)) is not None:
+                report.left[reason] += 1
+                continue
             for kind, message in faults:
                 self._fault(kind, cell.key, cell.added_id, message)
-            if due and not faults and wanted is not None:
-                self._fault(
-                    "NotReencoded",
-                    cell.key,
-                    cell.added_id,
-                    f"it is stored as {describe_body(cell.body).name}, not as {wanted.target}; it was probably written "
-                    "after the migration's last pass: run the migration again",
-                )
         return on_primary
 
-    def _unrecorded_reason(self, cell: StoredCell) -> str | None:
-        """Return why the job must have left a cell unchanged without recording it, or None.
+    def _reason_left(self, cell: StoredCell) -> str | None:
+        """Return why the job left a cell unchanged, or None if it did not.
 
         A job records a limited number of such cells; beyond that limit the cell is re-encoded here to find out.
         """
         wanted = self._options.wanted
+        if cell.added_id in self._named:
+            return self._named[cell.added_id]
         if wanted is None or len(self._named) < FAILURES_KEPT:
             return None
         try:
