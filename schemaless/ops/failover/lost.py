@@ -58,13 +58,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
         spans = {shard: _span(pool, internals.shards.database(shard)) for shard in shards}
         listener(Total(sum(spans.values())))
         for shard in shards:
-            done = 0
-            for advanced, cell in _of_shard(pool, internals, shard):
-                if cell is not None:
-                    yield cell
-                listener(Advanced(advanced))
-                done += advanced
-            listener(Advanced(spans[shard] - done))
+            yield from _of_shard(pool, internals, shard, spans[shard], listener)
     finally:
         pool.close()
 
@@ -124,8 +118,8 @@ def _span(pool: NodePool, database: str) -> int:
     return 0 if low is None else int(high)
 
 
-def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tuple[int, StoredCell | None]]:
-    """Yield pairs: the number of ids compared since the last pair, and a lost cell or None."""
+def _of_shard(pool: NodePool, internals: Internals, shard: int, span: int, listener: Listener) -> Iterator[StoredCell]:
+    """Yield the lost cells of a shard."""
     database = internals.shards.database(shard)
     after = 0
 
@@ -135,14 +129,14 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tupl
     while True:
         last, count = read(select_block_end(database, after, _BLOCK_ROWS))[0]
         if not count:
+            listener(Advanced(span - after))
             return
         digest = select_keys_digest(database, after, int(last))
         if read(digest) != internals.shards.rows(shard, digest):
             cells = _stored(internals, shard, Scan(read, database, PageSize()).rows(after, int(last)))
             while part := list(islice(cells, _KEYS_AT_ONCE)):
-                for cell in _compared(internals, shard, part):
-                    yield 0, cell
-        yield int(last) - after, None
+                yield from _compared(internals, shard, part)
+        listener(Advanced(int(last) - after))
         after = int(last)
 
 
