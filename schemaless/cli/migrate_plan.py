@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import click
@@ -11,6 +10,7 @@ import click
 from schemaless.base.numbers import Interval
 from schemaless.cli.faults import failure_json
 from schemaless.cli.options import (
+    as_spec,
     codec_details,
     codec_option,
     open_store,
@@ -39,17 +39,13 @@ from schemaless.ui.terminal.output import (
 )
 from schemaless.ui.terminal.progress import duration
 
+migrate_spec = as_spec(MigrateSpec, codec="to", dictionary_id="dictionary")
+
 
 def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select cells and a codec, passed to the command as the ``spec`` of a migration."""
-
-    @wraps(command)
-    def with_spec(*arguments: Any, codec: str, dictionary_id: int | None, **options: Any) -> Any:
-        chosen = {name: options.pop(name) for name in ("level", "sources", "columns")}
-        return command(*arguments, spec=MigrateSpec(to=codec, dictionary=dictionary_id, **chosen), **options)
-
+    """Add the options that select cells and a codec."""
     return with_options(
-        with_spec,
+        command,
         codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
         *codec_details,
         click.option(
@@ -73,6 +69,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
+@migrate_spec
 def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None, as_json: bool) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 

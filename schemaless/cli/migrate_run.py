@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import click
 from schemaless.base.events import only, together
 from schemaless.cli.faults import failure_json
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.migrate_plan import rewrite_options
+from schemaless.cli.migrate_plan import migrate_spec, rewrite_options
 from schemaless.cli.options import open_store, shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.reclaimed import record_plan
 from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.run import run as run_migration
-from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec, VerifyAfter
+from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec
 from schemaless.ops.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
@@ -67,20 +65,15 @@ _FAILURES_SHOWN = 20
 )
 @click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
 @json_option
+@migrate_spec
 def run(
     url: str,
     spec: MigrateSpec,
     shards_text: str | None,
     execute: bool,
     job_id: int | None,
-    archive: str | None,
-    verify_after: VerifyAfter | None,
-    follow: bool,
     workers: int,
     dask: str | None,
-    thresholds: Thresholds,
-    chunk_ms: int,
-    full_row_images: bool,
     as_json: bool,
 ) -> int:
     """Re-encode every body that is not in the target codec.
@@ -106,15 +99,6 @@ def run(
     Exit status: 0 if done, 1 if some bodies were left as they are, 3 if stopped; run the same command again to
     continue.
     """
-    spec = replace(
-        spec,
-        archive=archive,
-        verify_after=verify_after,
-        follow=follow,
-        full_row_images=full_row_images,
-        chunk_ms=chunk_ms,
-        thresholds=thresholds,
-    )
     with open_store(url) as store:
         job_store = JobStore(store)
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)

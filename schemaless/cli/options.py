@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import wraps
 from typing import Any, Final
 
 import click
@@ -85,6 +87,26 @@ def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) ->
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def as_spec(spec: type[Any], **renamed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that passes the options which are fields of a dataclass to the command as ``spec``.
+
+    Args:
+        spec: the dataclass; fields without an option keep their defaults.
+        renamed: fields by the option's name, where they differ.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_spec(*arguments: Any, **options: Any) -> Any:
+            values = {renamed.get(name, name): value for name, value in options.items()}
+            chosen = {field.name: values.pop(field.name) for field in fields(spec) if field.name in values}
+            return command(*arguments, spec=spec(**chosen), **values)
+
+        return with_spec
+
+    return decorate
 
 
 execute_option: Final = click.option(

@@ -8,10 +8,17 @@ import click
 
 from schemaless.base.numbers import Interval
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, note_estimated_sizes, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import (
+    as_spec,
+    note_dry,
+    note_estimated_sizes,
+    open_store,
+    shards_of,
+    shards_option,
+    url_option,
+)
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.rebuild import (
     MOST_LAG_S,
     MOST_TRIES,
@@ -60,6 +67,7 @@ from schemaless.ui.terminal.progress import duration
 @click.option(
     "--free-bytes",
     type=size_of,
+    callback=lambda context, option, size: None if size is None else int(size),
     metavar="SIZE",
     help="Free space on each server's disk, such as 200GB, for servers where the command cannot determine it.",
 )
@@ -75,6 +83,7 @@ from schemaless.ui.terminal.progress import duration
     "--attempts", type=click.IntRange(1, MOST_TRIES), default=30, help="Maximum number of attempts per shard."
 )
 @json_option
+@as_spec(RebuildSpec)
 def rebuild(
     url: str,
     shards_text: str | None,
@@ -82,11 +91,7 @@ def rebuild(
     job_id: int | None,
     workers: int,
     dask: str | None,
-    thresholds: Thresholds,
-    max_rebuild_lag_s: float,
-    free_bytes: float | None,
-    lock_wait_s: int,
-    attempts: int,
+    spec: RebuildSpec,
     as_json: bool,
 ) -> int:
     """Rebuild tables to give free space back to the disk.
@@ -111,9 +116,6 @@ def rebuild(
 
     Exit status: 0 if done, 1 if some shards were skipped, 3 if stopped; run the same command again to continue.
     """
-    spec = RebuildSpec(
-        max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds=thresholds
-    )
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         job_store = JobStore(store)
