@@ -50,7 +50,7 @@ _GROWN_BYTES: Final = (3 << 20, 8 << 20)
 """Minimum and typical measured growth of a file with 5 to 100 MB of bodies in overflow pages, in bytes."""
 
 _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
-"""Share of a run's time spent in UPDATEs rather than in reading and re-encoding (docs/migration-reference.md)."""
+"""Share of a run's time spent in UPDATEs rather than in reading and re-encoding (docs/migration.md)."""
 
 
 @dataclass(frozen=True, slots=True)
