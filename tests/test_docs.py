@@ -144,6 +144,16 @@ def test_every_page_is_listed_in_the_overview():
     assert sorted(link for link in listed if not link.startswith("../")) == sorted(pages)
 
 
+def test_files_that_the_architecture_names_exist():
+    """Who reads docs/architecture.md finds each file and package that it follows a call through."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text)
+    folders = (ROOT / "schemaless", ROOT)
+
+    assert len(named) > 40
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
 # ---- docs/troubleshooting.md
 
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
