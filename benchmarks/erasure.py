@@ -32,10 +32,8 @@ import schemaless
 from schemaless.base.keys import row_key_for
 from schemaless.cell import NewCell, NewStoredCell
 from schemaless.codec.envelope import tombstone
-from schemaless.ops.erasure.job import EraseSpec
+from schemaless.ops.erasure.job import ErasureSpec, begin_retention
 from schemaless.ops.erasure.job import run as run_erasure
-from schemaless.ops.retention.job import begin
-from schemaless.ops.retention.job import run as retain
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
@@ -94,19 +92,19 @@ def live(url: str, cells: int, rounds: int, seconds: float) -> None:
             targets = [target(row) for row in doomed[number::rounds]]
             erasure = internals.erasures.ledger.intend("benchmark", targets)
             quiet.append(quietly("quiet"))
-            job = functools.partial(apart, pool, run_erasure, url, EraseSpec(erasure))
+            job = functools.partial(apart, pool, run_erasure, url, ErasureSpec(erasure))
             beside.append(clients(url, rows, job, next(seeds), f"erasure of {len(targets):,} cells"))
         quiet.append(quietly("quiet"))
         ratios("erasures", quiet, beside, cells)
-        run = begin(store)
+        run = begin_retention(store)
         assert run is not None
-        job = functools.partial(apart, pool, retain, url, run)
+        job = functools.partial(apart, pool, run_erasure, url, ErasureSpec(run))
         runs = [clients(url, rows, job, next(seeds), f"retention run of {cells:,} cells")]
         quiet = [quiet[-1], quietly("quiet")]
         ratios("retention run", quiet, runs, cells)
-        run = begin(store)
+        run = begin_retention(store)
         assert run is not None
-        job = functools.partial(apart, pool, retain, url, run)
+        job = functools.partial(apart, pool, run_erasure, url, ErasureSpec(run))
         runs = [clients(url, rows, job, next(seeds), "retention run, nothing expires")]
         quiet = [quiet[-1], quietly("quiet")]
         ratios("retention run without expired cells", quiet, runs, 0)

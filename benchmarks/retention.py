@@ -18,9 +18,11 @@ from schemaless.bench import logbooks
 from schemaless.cell import NewCell
 from schemaless.local.description import LocalServer
 from schemaless.ops.admin.create import create
+from schemaless.ops.erasure.expired import Rule, server_time
+from schemaless.ops.erasure.job import ErasureSpec, Outcome, begin_retention, outcome_of
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.erasure.plan import plan_expired
 from schemaless.ops.migrate.rebuild import run as rebuild
-from schemaless.ops.retention.job import begin, run
-from schemaless.ops.retention.plan import plan
 from schemaless.planning.sampling.table_sizes import cell_table_sizes, other_table_sizes
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import Policy
@@ -50,9 +52,10 @@ def measured(server: LocalServer, repeat: int) -> None:
         sizes(store, "before")
         internals_of(store).policies.set(Policy("LOG", DAYS // 2))
         started = time.perf_counter()
-        expired = plan(store).column("LOG")
+        rules = [Rule.of(policy, server_time(store)) for policy in internals_of(store).policies.all()]
+        expired = plan_expired(store, rules).total("LOG")
         print(f"plan: {expired.cells:,} cells, {expired.body_bytes:,} bytes, {time.perf_counter() - started:.1f} s")
-        number = begin(store)
+        number = begin_retention(store)
         assert number is not None
         started = time.perf_counter()
         outcome = run(store, number)
@@ -64,9 +67,14 @@ def measured(server: LocalServer, repeat: int) -> None:
         print(f"rebuild: {time.perf_counter() - started:.1f} s")
         sizes(store, "after a rebuild")
         started = time.perf_counter()
-        again = begin(store)
+        again = begin_retention(store)
         assert again is not None
         print(f"second run: {run(store, again).cells} cells in {time.perf_counter() - started:.1f} s\n", flush=True)
+
+
+def run(store: Datastore, number: int) -> Outcome:
+    """Execute a retention run."""
+    return outcome_of(store, run_erasure(store, ErasureSpec(number)))
 
 
 def fill(store: Datastore, repeat: int) -> None:

@@ -7,20 +7,20 @@ from pathlib import Path
 import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
-from schemaless.cli.erase_shown import entry_json, show_plan, show_status, show_undone, status_json, undone_json
+from schemaless.cli.erase_shown import entry_json, plan_and_show, show_status, show_undone, status_json, undone_json
 from schemaless.cli.jobs import JobProgress, throttle_options, workers_options
 from schemaless.cli.options import execute_option, note_dry, open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
-from schemaless.ops.erasure.plan import plan as plan_erasure
+from schemaless.ops.erasure.ledger_file import Recorded, ledger_lines, load_ledger, read_ledger, taken_text
 from schemaless.ops.erasure.receipt import receipt as receipt_of
 from schemaless.ops.erasure.receipt import signed
-from schemaless.ops.erasure.replay import Recorded, ledger_lines, load_ledger, read_ledger, taken_text, undone
+from schemaless.ops.erasure.replay import replay as replay_undone
+from schemaless.ops.erasure.replay import undone
 from schemaless.ops.erasure.status import status as status_of
 from schemaless.ops.erasure.verify import verify as verify_erasure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.retention.replay import replay as replay_undone
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
 from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
@@ -71,9 +71,8 @@ def plan(
       schemaless erase plan --keys subject.txt --json
     """
     targets = targets_of(row_key, column, ref_key, keys)
-    with open_store(url) as store, progress("counting", len(targets), "targets") as listener:
-        planned = plan_erasure(store, targets, listener=listener)
-    show_plan(planned, as_json=as_json)
+    with open_store(url) as store:
+        plan_and_show(store, targets, as_json=as_json)
     return 0
 
 
@@ -250,7 +249,7 @@ def replay(
         entries = internals_of(store).erasures.ledger.entries()
         to_compare = len(entries) + (0 if execute else len(recorded.erasures))
         with progress("comparing", to_compare, "erasures") as listener:
-            found = undone(store, None if execute else recorded, listener=listener)
+            found = undone(store, Recorded() if execute else recorded, listener=listener)
         if execute:
             with JobProgress(JobStore(store)) as shown:
                 replay_undone(store, found, thresholds, count=workers, dask=dask, listener=shown)

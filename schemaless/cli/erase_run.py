@@ -8,19 +8,18 @@ from typing import IO, Any
 
 import click
 
-from schemaless.cli.erase_shown import show_plan, show_status
+from schemaless.cli.erase_shown import plan_and_show, show_status
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
-from schemaless.ops.erasure.job import ERASE, EraseSpec, unfinished_job
+from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
-from schemaless.ops.erasure.plan import plan as plan_erasure
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.erasures.ledger import Target, check_reason, target
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import json_option, note, progress
+from schemaless.ui.terminal.output import json_option, note
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,30 +130,32 @@ def run(
     """
     with open_store(url) as store:
         job_store, ledger = JobStore(store), internals_of(store).erasures.ledger
-        job, spec = None, None
+        job = None
         if job_id is not None:
-            job, spec, _ = ERASE.resumed(job_store, job_id)
-            number = spec.erasure
+            job, resumed, _ = ERASE.resumed(job_store, job_id)
+            number = resumed.erasure
         if number is None:
             targets = targets_of(row_key, column, ref_key, keys)
             if reason is None:
                 raise InvalidInput("give the reason for the erasure with --reason, as a code such as gdpr-art-17")
             check_reason(reason)
         else:
-            targets = list(ledger.targets(ledger.entry(number).number))
+            if ledger.entry(number).kind != "keys":
+                raise InvalidInput(
+                    f"erasure {number} comes from a retention policy; 'schemaless retention run' executes it"
+                )
+            targets = list(ledger.targets(number))
         if not execute:
-            with progress("counting", len(targets), "targets") as listener:
-                planned = plan_erasure(store, targets, listener=listener)
-            show_plan(planned, as_json=as_json)
+            plan_and_show(store, targets, as_json=as_json)
             note_dry()
             return 0
         if number is None:
             assert reason is not None
             number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
             note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
-        if job is None:
-            job = next((each for each in job_store.jobs("erase") if unfinished_job(each, number)), None)
-        spec = spec or EraseSpec(number, thresholds=thresholds)
+        jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
+        job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
+        spec = ErasureSpec(number, thresholds=thresholds)
         with JobProgress(job_store) as shown:
             run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
         outcome = record_acknowledgements(store, number)

@@ -8,73 +8,72 @@ from datetime import datetime
 from typing import Any
 
 from schemaless.base.numbers import shards_text
-from schemaless.ops.erasure.places import Places
-from schemaless.ops.erasure.plan import Plan
-from schemaless.ops.erasure.replay import Recorded, Undone
+from schemaless.ops.erasure.ledger_file import Recorded
+from schemaless.ops.erasure.places import places
+from schemaless.ops.erasure.plan import plan_targets
+from schemaless.ops.erasure.replay import Undone
 from schemaless.ops.erasure.status import ErasureStatus
-from schemaless.store.erasures.ledger import Erasure
-from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table
+from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.ledger import Erasure, Target
+from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table, progress
 
 _ROWS_SHOWN = 64
 
 
-def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print what an erasure would erase."""
+def plan_and_show(store: Datastore, targets: Sequence[Target], *, as_json: bool) -> None:
+    """Print what an erasure would erase, and where else documents may be."""
+    with progress("counting", len(targets), "targets") as listener:
+        planned = plan_targets(store, targets, listener=listener)
+        shards = {each.shard for each in planned.parts}
+        where = places(store, shards)
+    total = planned.total()
     if as_json:
-        print_json(_plan_json(plan))
+        print_json(
+            {
+                "cells": total.cells,
+                "body_bytes": total.body_bytes,
+                "erased_before": total.erased,
+                "targets": [
+                    {"target": each.of, **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
+                    for each in planned.parts
+                ],
+                "places": asdict(where),
+            }
+        )
         return
-    shards = {each.shard for each in plan.targets}
     out().print(
-        f"{counted(plan.cells, 'cell')} of {counted(len(plan.targets), 'target')} in {counted(len(shards), 'shard')}: "
-        f"{bytes_text(plan.body_bytes)} of bodies; already erased: {plan.erased:,}"
+        f"{counted(total.cells, 'cell')} of {counted(len(targets), 'target')} in {counted(len(shards), 'shard')}: "
+        f"{bytes_text(total.body_bytes)} of bodies; already erased: {total.erased:,}"
     )
-    if len(plan.targets) <= _ROWS_SHOWN:
+    if len(targets) <= _ROWS_SHOWN:
         print_table(
             None,
             ["target", "columns", "shard", "cells", "bytes", "erased before"],
             [
                 [
-                    str(each.target),
+                    each.of,
                     ", ".join(each.columns) or "-",
                     str(each.shard),
                     f"{each.cells:,}",
                     f"{each.body_bytes:,}",
                     f"{each.erased:,}",
                 ]
-                for each in plan.targets
+                for each in planned.parts
             ],
             text_columns=2,
         )
-    _show_places(plan.places)
-
-
-def _show_places(places: Places) -> None:
-    """Print where else documents may be."""
     for what, names in (
-        ("followers that have to acknowledge the erasure", places.followers),
-        ("indexes whose entries are removed", places.indexes),
-        ("tables of moves", places.tables),
-        ("tables of cells on servers that should not have them; they are not erased", places.strays),
-        ("replicas to wait for", places.replicas),
-        ("archives of migrations, on the machines that ran them", places.archives),
-        ("former primaries that have not been settled yet", places.lost_primaries),
-        ("dictionaries to search", [str(number) for number in places.dictionaries]),
+        ("followers that have to acknowledge the erasure", where.followers),
+        ("indexes whose entries are removed", where.indexes),
+        ("tables of moves", where.tables),
+        ("tables of cells on servers that should not have them; they are not erased", where.strays),
+        ("replicas to wait for", where.replicas),
+        ("archives of migrations, on the machines that ran them", where.archives),
+        ("former primaries that have not been settled yet", where.lost_primaries),
+        ("dictionaries to search", where.dictionaries),
     ):
         if names:
-            out().print(f"{what}: {', '.join(names)}", markup=False)
-
-
-def _plan_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "cells": plan.cells,
-        "body_bytes": plan.body_bytes,
-        "erased_before": plan.erased,
-        "targets": [
-            {"target": str(each.target), **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
-            for each in plan.targets
-        ],
-        "places": asdict(plan.places),
-    }
+            out().print(f"{what}: {', '.join(map(str, names))}", markup=False)
 
 
 def show_status(status: ErasureStatus, *, as_json: bool) -> None:
@@ -101,8 +100,8 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
         out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)
     for name, shards in status.waiting.items():
         out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}", markup=False)
-    for what, value in entry.notes.items():
-        out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    for what, found in entry.notes.items():
+        out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, found))}")
 
 
 def times_of(entry: Erasure) -> dict[str, datetime | None]:

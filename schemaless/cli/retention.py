@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
+from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, shards_of, shards_option, url_option
+from schemaless.ops.erasure.expired import Rule, server_time
+from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.erasure.plan import plan_expired
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.retention.job import RETAIN, Outcome, begin, outcome_of
-from schemaless.ops.retention.job import run as run_retention
-from schemaless.ops.retention.plan import RetentionPlan
-from schemaless.ops.retention.plan import plan as plan_retention
+from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import Hold
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
@@ -172,10 +175,7 @@ def plan(url: str, shards_text: str | None, as_json: bool) -> None:
       schemaless retention plan --shards 0-15 --json
     """
     with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        with progress("counting expired cells", len(shards), "shards") as listener:
-            planned = plan_retention(store, shards=shards, listener=listener)
-    _show_plan(planned, as_json)
+        _plan_and_show(store, shards_of(shards_text, store.shard_count), as_json)
 
 
 @retention.command()
@@ -204,18 +204,18 @@ def run(
     """
     with open_store(url) as store:
         if not execute:
-            with progress("counting expired cells", store.shard_count, "shards") as listener:
-                planned = plan_retention(store, listener=listener)
-            _show_plan(planned, as_json)
+            _plan_and_show(store, range(store.shard_count), as_json)
             note_dry()
             return 0
         job_store = JobStore(store)
-        number = begin(store) if job_id is None else RETAIN.resumed(job_store, job_id)[1].erasure
+        job, resumed, _ = (None, None, ()) if job_id is None else RETAIN.resumed(job_store, job_id)
+        number = begin_retention(store) if resumed is None else resumed.erasure
         if number is None:
             note("no column has a policy; 'schemaless retention set' sets one")
             return 0
         with JobProgress(job_store) as shown:
-            outcome = run_retention(store, number, thresholds=thresholds, count=workers, dask=dask, listener=shown)
+            spec = ErasureSpec(number, thresholds=thresholds)
+            outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
     _show_outcome(outcome, as_json)
     return 0
 
@@ -253,22 +253,35 @@ def _hold_row(hold: Hold) -> list[str]:
     return [str(hold.row_key), hold.held_by, hold.reason, f"{hold.held_at:%Y-%m-%d %H:%M}", released]
 
 
-def _show_plan(planned: RetentionPlan, as_json: bool) -> None:
-    columns = {policy.column_name: planned.column(policy.column_name) for policy in planned.policies}
+def _plan_and_show(store: Datastore, shards: Sequence[int], as_json: bool) -> None:
+    """Print what a run would erase now."""
+    policies, now = internals_of(store).policies.all(), server_time(store)
+    with progress("counting expired cells", len(shards), "shards") as listener:
+        planned = plan_expired(store, [Rule.of(policy, now) for policy in policies], shards, listener=listener)
+    totals = {policy.column_name: planned.total(policy.column_name) for policy in policies}
+    freed = {name: total.body_bytes - TOMBSTONE_BYTES * total.cells for name, total in totals.items()}
+    held = sum(planned.held.values())
     if as_json:
+        by_shard: dict[int, dict[str, Any]] = {shard: {} for shard in shards if policies}
+        for part in planned.parts:
+            by_shard[part.shard][part.of] = facts(part, "cells", "body_bytes")
         print_json(
             {
-                "now": planned.now,
-                "policies": [_policy_json(policy) for policy in planned.policies],
+                "now": now,
+                "policies": [_policy_json(policy) for policy in policies],
                 "columns": {
-                    name: {**asdict(expired), "freed_bytes": expired.freed_bytes} for name, expired in columns.items()
+                    name: {**facts(total, "cells", "body_bytes"), "freed_bytes": freed[name]}
+                    for name, total in totals.items()
                 },
-                "held_cells": planned.held,
-                "shards": [asdict(shard) for shard in planned.shards],
+                "held_cells": held,
+                "shards": [
+                    {"shard": shard, "columns": columns, "held": planned.held.get(shard, 0)}
+                    for shard, columns in by_shard.items()
+                ],
             }
         )
         return
-    if not columns:
+    if not policies:
         note("no column has a policy; 'schemaless retention set' sets one")
         return
     print_table(
@@ -278,16 +291,16 @@ def _show_plan(planned: RetentionPlan, as_json: bool) -> None:
             [
                 policy.column_name,
                 str(policy),
-                f"{columns[policy.column_name].cells:,}",
-                bytes_text(columns[policy.column_name].body_bytes),
-                bytes_text(columns[policy.column_name].freed_bytes),
+                f"{totals[policy.column_name].cells:,}",
+                bytes_text(totals[policy.column_name].body_bytes),
+                bytes_text(freed[policy.column_name]),
             ]
-            for policy in planned.policies
+            for policy in policies
         ],
         text_columns=2,
     )
-    if planned.held:
-        note(f"{planned.held:,} more expired cells are kept, because their rows are held")
+    if held:
+        note(f"{held:,} more expired cells are kept, because their rows are held")
 
 
 def _show_outcome(outcome: Outcome, as_json: bool) -> None:

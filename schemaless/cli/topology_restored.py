@@ -9,12 +9,12 @@ from schemaless.cli.erase_shown import show_undone, undone_json
 from schemaless.cli.jobs import JobProgress
 from schemaless.cli.options import url_option
 from schemaless.cli.topology_failover import cluster_data
-from schemaless.ops.erasure.replay import Recorded, Undone, load_ledger, undone
+from schemaless.ops.erasure.ledger_file import Recorded, load_ledger
+from schemaless.ops.erasure.replay import Undone, replay, undone
 from schemaless.ops.export.admin import exports
 from schemaless.ops.failover import restored as failover
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.ops.retention.replay import replay
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import json_option, note, out, print_json, progress

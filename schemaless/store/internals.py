@@ -20,7 +20,7 @@ from schemaless.store.cells.paging import PageSize, Row, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader
 from schemaless.store.cells.sql import select_block_end, select_by_id, select_id_span
 from schemaless.store.cells.writing import Cells
-from schemaless.store.erasures.erasures import Erasures
+from schemaless.store.erasures.eraser import Erasures
 from schemaless.store.erasures.holds import Holds
 from schemaless.store.erasures.retention import Policies
 from schemaless.store.feed.reader import Changes

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
 from schemaless.ops.erasure import sql
+from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import Hold
 from schemaless.store.erasures.ledger import Erasure
 from schemaless.store.erasures.retention import Policy
-from schemaless.store.internals import Internals
+from schemaless.store.internals import Internals, internals_of
 
 BLOCK_ROWS: Final = 2_000
 """Number of rows examined per statement."""
@@ -45,26 +46,13 @@ class Rule:
             "versions": self.kept_versions,
         }
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Restore a rule from ``as_json``."""
-        before = value["before"]
-        return cls(value["column"], None if before is None else datetime.fromisoformat(before), value["versions"])
-
-    def condition(self, database: str, as_of: datetime | None = None) -> bytes:
-        """Return the SQL condition under which a cell expires, or would have expired at an earlier time."""
-        return sql.expires(
-            database,
-            self.column_name,
-            None if self.before is None else self.before.astimezone(UTC),
-            self.kept_versions,
-            as_of,
-        )
-
 
 def rules_of(entry: Erasure) -> list[Rule]:
     """Return the rules of a retention run from its entry in the ledger."""
-    return [Rule.from_json(rule) for rule in entry.scope["rules"]]
+    return [
+        Rule(rule["column"], rule["before"] and datetime.fromisoformat(rule["before"]), rule["versions"])
+        for rule in entry.scope["rules"]
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +74,9 @@ def blocks(
     internals: Internals,
     shard: int,
     rules: Sequence[Rule],
-    after: int,
-    top: int,
+    *,
+    after: int = 0,
+    up_to: int | None = None,
     during: tuple[datetime, datetime] | None = None,
     at_once: Callable[[], int] = lambda: BLOCK_ROWS,
     recorded: Iterable[Hold] = (),
@@ -101,7 +90,7 @@ def blocks(
         shard: number of the shard.
         rules: what expires.
         after: added_id before the first cell.
-        top: added_id of the last cell.
+        up_to: added_id of the last cell; None for all cells.
         during: start and end of an earlier run, to yield what expired then: cells and versions that were created later
             do not count, and rows that were held then are kept as if they were held now.
         at_once: returns the maximum number of expired cells of the next block.
@@ -111,12 +100,12 @@ def blocks(
         ServerError: a server is unreachable or rejects a statement.
     """
     database = internals.shards.database(shard)
-    conditions = [rule.condition(database, during and during[1]) for rule in rules]
-    while after < top:
-        end = internals.shards.rows(shard, sql.select_block_end(database, after, top, BLOCK_ROWS))[0][0]
-        up_to = top if end is None else int(end)
-        found = internals.shards.rows(shard, sql.select_expired(database, after, up_to, conditions))
-        rows = [(int(added_id), bytes(row_key)) for added_id, row_key, _ in found]
+    conditions = [
+        sql.expires(database, rule.column_name, rule.before, rule.kept_versions, during and during[1]) for rule in rules
+    ]
+    for low, high, _ in internals.id_blocks(shard, BLOCK_ROWS, after=after, up_to=up_to):
+        found = internals.shards.rows(shard, sql.select_expired(database, low, high, conditions))
+        rows = [(int(added_id), bytes(row_key)) for added_id, row_key in found]
         start = 0
         while True:
             part = dict(rows[start : start + at_once()])
@@ -124,13 +113,12 @@ def blocks(
             of_part = internals.holds.of_rows({*part.values()}, during, recorded)
             holds = {hold.row_key.bytes: hold for hold in sorted(of_part, key=lambda hold: hold.held_at, reverse=True)}
             held = {added_id: holds[row_key] for added_id, row_key in part.items() if row_key in holds}
-            yield Block(up_to if start == len(rows) else max(part), [each for each in part if each not in held], held)
+            yield Block(high if start == len(rows) else max(part), [each for each in part if each not in held], held)
             if start == len(rows):
                 break
-        after = up_to
 
 
-def id_span(internals: Internals, shard: int) -> tuple[int, int]:
-    """Return the lowest and the highest added_id of a shard; both are 0 if it has no cells."""
-    low, high = internals.shards.rows(shard, sql.select_id_span(internals.shards.database(shard)))[0]
-    return (0, 0) if high is None else (int(low), int(high))
+def server_time(store: Datastore) -> datetime:
+    """Return the time by the clock of the catalog's server, UTC."""
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.SELECT_NOW))
+    return datetime.fromisoformat(rows[0][0])

@@ -84,13 +84,10 @@ def erased_exports(store: Datastore, entry: Erasure, waiting: Mapping[str, Seque
 def _pending(store: Datastore, erasure: int, shard: int, follower: str) -> list[int]:
     """Return the added_ids of the cells whose erasure a follower has not acknowledged, in order."""
     erasures = internals_of(store).erasures
-    eraser = erasures.eraser(shard, erasure)
     after = erasures.log.acknowledged(shard).get(follower)
-    ids: list[int] = []
-    while after is not None and (events := eraser.erased_ids(after)):
-        after = events[-1][0]
-        ids += [added_id for _, added_id in events]
-    return sorted(ids)
+    if after is None:
+        return []
+    return sorted(each for ids in erasures.eraser(shard, erasure).erased_ids(after_event=after) for each in ids)
 
 
 def _files(target: Target, shard: int, erasure: int, pending: Sequence[int]) -> Iterator[ExportFile]:

@@ -1,6 +1,9 @@
-"""The job that executes an erasure: shard by shard, throttled, and safe to kill at any time.
+"""The jobs that execute erasures: shard by shard, throttled, and safe to kill at any time.
 
-In each shard it erases the cells on the primary, then their copies in tables that moves have left, and waits for the
+An erasure is an entry of the ledger: of the kind ``keys``, with a list of targets, or ``range``, with the rules of the
+retention policies as of the start of the run. However often a run is interrupted, it erases what had expired then.
+
+In each shard a job erases the cells on the primary, then their copies in tables that moves have left, and waits for the
 replicas of every cluster that has or had the shard. Then it records the shard in the ledger. Each step is safe to
 repeat, so an interrupted shard starts over, and so does one whose primary has changed: the new primary may lack
 erasures that the old one had committed.
@@ -9,65 +12,57 @@ erasures that the old one had committed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Unpack
+from typing import Any, Final, Unpack
 
+from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.copies import clusters_of, copy_tables, erase_copies, wait_for_replicas
 from schemaless.ops.erasure.dictionaries import DictionarySearch
+from schemaless.ops.erasure.expired import Rule, blocks, rules_of, server_time
 from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.migrate.rebuild import weigh_files
+from schemaless.ops.migrate.reclaimed import Part, file_sizes, record_sizes
+from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.store.erasures.ledger import Erasure
-from schemaless.store.internals import internals_of
+from schemaless.store.internals import Internals, internals_of
+
+RETENTION: Final = "retention"
+"""Reason code of retention runs in the ledger."""
+
+REPLICA_PATIENCE_S: Final = 60.0
+"""How long to wait for a replica of a shard, in seconds; after that, the ledger records that the replica is behind."""
 
 _YIELDING_CELLS: Final = 100
 """Maximum number of cells per transaction while applications use the server."""
 
 _COPIES_AT_ONCE: Final = 1_000
-REPLICA_PATIENCE_S: Final = 60.0
-"""How long to wait for a replica of a shard, in seconds; after that, the ledger records that the replica is behind."""
 
 
 @dataclass(frozen=True, slots=True)
-class EraseSpec(JobSpec):
-    """Parameters of an erase job.
+class ErasureSpec(JobSpec):
+    """Parameters of a job that executes an erasure.
 
     Attributes:
         erasure: number of the erasure in the ledger.
-        replica_patience_s: how long to wait for a replica of a shard, in seconds.
         replay: erase again what restoring a backup has brought back, but nothing that was written after the erasure.
+        replica_patience_s: how long to wait for a replica of a shard, in seconds.
     """
 
     erasure: int = 0
-    replica_patience_s: float = REPLICA_PATIENCE_S
     replay: bool = False
+    replica_patience_s: float = REPLICA_PATIENCE_S
 
     def __post_init__(self) -> None:
         if self.erasure < 1:
-            raise InvalidInput("an erase job needs the number of an erasure in the ledger")
-
-
-def work(store: Datastore, run: ShardRun) -> None:
-    """Execute an erasure of keys in one shard; runs in a worker."""
-    spec = EraseSpec.of(run.job)
-    internals = internals_of(store)
-    ledger, shard = internals.erasures.ledger, run.state.shard
-    before = bounds_of(ledger.entry(spec.erasure))[shard] if spec.replay else None
-    search = DictionarySearch(internals)
-    eraser = internals.erasures.eraser(shard, spec.erasure, search.see if search.needed else None)
-
-    def batches() -> Iterator[Batch]:
-        return eraser.erase_targets(ledger.targets(spec.erasure, shard), before)
-
-    _execute(store, run, eraser, batches, spec.replica_patience_s)
-    if search.found:
-        ledger.note(spec.erasure, {"dictionaries": sorted(search.found)})
-    run.finish()
+            raise InvalidInput(f"the job needs the number of an erasure in the ledger, got {self.erasure}")
 
 
 def bounds_of(entry: Erasure) -> dict[int, datetime]:
@@ -75,77 +70,65 @@ def bounds_of(entry: Erasure) -> dict[int, datetime]:
     return {shard.shard: shard.executed_at or entry.intended_at for shard in entry.shards}
 
 
-def erase_batches(
-    store: Datastore,
-    run: ShardRun,
-    erasure: int,
-    batches: Callable[[], Iterable[tuple[int, Sequence[int]]]],
-    *,
-    replica_patience_s: float = REPLICA_PATIENCE_S,
-) -> None:
-    """Erase cells of the run's shard by added_id, and their copies; does not finish the run.
-
-    For kinds of jobs that choose the cells themselves. Everything is safe to repeat.
-
-    Args:
-        store: the datastore.
-        run: the job's run on the shard; its checkpoint is advanced.
-        erasure: number of the erasure in the ledger; its kind is ``range``.
-        batches: returns pairs of the checkpoint to record afterwards and the added_ids to erase, from the run's
-            checkpoint on. Each pair is requested right before its cells are erased. Called again, with the checkpoint
-            at 0, if the primary has changed.
-        replica_patience_s: how long to wait for a replica, in seconds.
-
-    Raises:
-        Stopped, LeaseLost: as ``ShardRun.gate``.
-        ServerError: a server failed.
-    """
-    internals = internals_of(store)
-    search = DictionarySearch(internals)
-    eraser = internals.erasures.eraser(run.state.shard, erasure, search.see if search.needed else None)
-
-    def erased() -> Iterator[Batch]:
-        primary = str(internals.topology.cluster_of(run.state.shard).primary)
-        if run.state.counters.setdefault("primary", primary) != primary:
-            run.state.checkpoint = 0
-            run.state.counters["primary"] = primary
-        for checkpoint, ids in batches():
-            yield from eraser.erase_ids(ids)
-            run.state.checkpoint = max(run.state.checkpoint, checkpoint)
-            yield Batch()
-
-    _execute(store, run, eraser, erased, replica_patience_s)
-    if search.found:
-        internals.erasures.ledger.note(erasure, {"dictionaries": sorted(search.found)})
-
-
 def cells_at_once(run: ShardRun) -> int:
     """Return the maximum number of cells of the next transaction: fewer while applications use the server."""
     return _YIELDING_CELLS if run.yields else MAX_CELLS
 
 
-def _execute(
-    store: Datastore,
-    run: ShardRun,
-    eraser: ShardEraser,
-    batches: Callable[[], Iterator[Batch]],
-    replica_patience_s: float,
-) -> None:
+def work(store: Datastore, run: ShardRun) -> None:
+    """Execute an erasure in one shard; runs in a worker."""
     internals = internals_of(store)
-    state, ledger = run.state, internals.erasures.ledger
-    before = None
+    spec, state, ledger = ErasureSpec.of(run.job), run.state, internals.erasures.ledger
+    entry = ledger.entry(spec.erasure)
+    before = bounds_of(entry)[state.shard] if spec.replay else None
+    search = DictionarySearch(internals)
+    eraser = internals.erasures.eraser(state.shard, entry.number, search.see if search.needed else None)
+    primary = None
     # A failover may have lost erasures, and a move has taken the shard to another primary: start again there.
-    while before != (cluster := internals.topology.cluster_of(state.shard)).primary:
-        before = cluster.primary
-        _erase_batches(run, eraser, batches())
-        _erase_copies(store, run, eraser)
+    while primary != (cluster := internals.topology.cluster_of(state.shard)).primary:
+        primary = cluster.primary
+        if entry.kind == "keys":
+            batches = eraser.erase_targets(ledger.targets(entry.number, state.shard), before)
+        else:
+            batches = _erase_expired(internals, run, entry, eraser, before)
+        _erase_batches(run, eraser, batches)
+        _erase_copies(internals, run, eraser)
         names = clusters_of(store, [state.shard], copy_tables(internals, state.shard))
-        behind = [each for name in names for each in wait_for_replicas(internals, name, run.gate, replica_patience_s)]
+        patience_s = spec.replica_patience_s
+        behind = [each for name in names for each in wait_for_replicas(internals, name, run.gate, patience_s)]
         # Counted in the shard's log: a killed runner has not counted its last transaction.
         cells, body_bytes, event = eraser.executed()
-    ledger.note(eraser.erasure, {"replicas_behind": behind} if behind else {})
-    state.cells, state.bytes_before = cells, body_bytes
-    ledger.record_shard(eraser.erasure, state.shard, cells, body_bytes, event)
+    notes = {"replicas_behind": behind, "dictionaries": sorted(search.found)}
+    ledger.note(entry.number, {name: found for name, found in notes.items() if found})
+    state.cells, state.bytes_before, state.bytes_after = cells, body_bytes, TOMBSTONE_BYTES * cells
+    ledger.record_shard(entry.number, state.shard, cells, body_bytes, event)
+    run.finish()
+
+
+def _erase_expired(
+    internals: Internals, run: ShardRun, entry: Erasure, eraser: ShardEraser, before: datetime | None
+) -> Iterator[Batch]:
+    """Erase the expired cells of the run's shard from its checkpoint on, or from the start on another primary."""
+    state = run.state
+    primary = str(internals.topology.cluster_of(state.shard).primary)
+    if state.counters.setdefault("primary", primary) != primary:
+        state.checkpoint, state.counters["primary"] = 0, primary
+    state.counters["held"] = state.counters.get("held", 0) if state.checkpoint else 0
+    low, high = internals.shards.rows(state.shard, select_id_span(internals.shards.database(state.shard)))[0]
+    state.first_id, state.top_id = int(low or 0), int(high or 0)
+    for block in blocks(
+        internals,
+        state.shard,
+        rules_of(entry),
+        after=state.checkpoint,
+        up_to=state.top_id,
+        during=None if before is None else (entry.intended_at, before),
+        at_once=lambda: cells_at_once(run),
+    ):
+        state.counters["held"] += len(block.held)
+        yield from eraser.erase_ids(block.ids)
+        state.checkpoint = max(state.checkpoint, block.up_to)
+        yield Batch()
 
 
 def _erase_batches(run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch]) -> None:
@@ -164,55 +147,113 @@ def _erase_batches(run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch])
             run.checkpoint()
 
 
-def _erase_copies(store: Datastore, run: ShardRun, eraser: ShardEraser) -> None:
-    internals = internals_of(store)
-    after, erased = 0, 0
-    while events := eraser.erased_ids(after, _COPIES_AT_ONCE):
+def _erase_copies(internals: Internals, run: ShardRun, eraser: ShardEraser) -> None:
+    copies = run.state.counters
+    copies.setdefault("copies", 0)
+    for ids in eraser.erased_ids(_COPIES_AT_ONCE):
         run.gate()
-        ids = [added_id for _, added_id in events]
         replaced = erase_copies(internals, run.state.shard, eraser.erasure, ids)
         if replaced is None:
-            break
-        erased += replaced
-        after = events[-1][0]
-    run.state.counters["copies"] = run.state.counters.get("copies", 0) + erased
+            return
+        copies["copies"] += replaced
 
 
-def _weigh(store: Datastore, shards: Sequence[int]) -> Mapping[int, int]:
-    return dict.fromkeys(shards, 1)
+# A replay concerns fewer shards once it has been interrupted.
+ERASE: Final = JobKind(
+    "erase",
+    ErasureSpec,
+    lambda store, shards: dict.fromkeys(shards, 1),
+    work,
+    covers=lambda begun, asked: asked.replay,
+)
+RETAIN: Final = JobKind(
+    "retain",
+    ErasureSpec,
+    weigh_files,
+    work,
+    covers=lambda begun, asked: asked.replay,
+    before=lambda store, job: record_sizes(store, job, "before"),
+    after=lambda store, job: record_sizes(store, job, "after"),
+)
 
 
-def _check(store: Datastore, spec: EraseSpec, shards: Sequence[int]) -> None:
-    entry = internals_of(store).erasures.ledger.entry(spec.erasure)
-    if entry.kind != "keys":
-        raise InvalidInput(
-            f"erasure {entry.number} comes from a retention policy; 'schemaless retention run' executes it"
-        )
-
-
-ERASE: Final = JobKind("erase", EraseSpec, _weigh, work, _check)
-
-
-def run(store: Datastore, spec: EraseSpec, **how: Unpack[RunOptions]) -> Erasure:
-    """Execute an erasure of keys as a job, or continue it.
+def run(store: Datastore, spec: ErasureSpec, shards: Iterable[int] | None = None, **how: Unpack[RunOptions]) -> Job:
+    """Execute an erasure as a job, or continue it.
 
     Args:
         store: the datastore; its account needs the role ``erase``.
         spec: identifies the erasure, which must be in the ledger.
+        shards: shard numbers; all of the erasure's by default.
         how: see ``RunOptions``.
-
-    Returns:
-        The ledger's entry afterwards.
 
     Raises:
         SchemalessError: as for ``JobKind.run``.
     """
-    ledger = internals_of(store).erasures.ledger
-    shards = [each.shard for each in ledger.entry(spec.erasure).shards]
-    ERASE.run(store, spec, shards, **how)
-    return ledger.entry(spec.erasure)
+    entry = internals_of(store).erasures.ledger.entry(spec.erasure)
+    kind = ERASE if entry.kind == "keys" else RETAIN
+    return kind.run(store, spec, [each.shard for each in entry.shards] if shards is None else shards, **how)
 
 
-def unfinished_job(job: Job, erasure: int) -> bool:
-    """Return True if a job executes the given erasure and is unfinished."""
-    return job.kind == "erase" and job.unfinished and EraseSpec.of(job).erasure == erasure
+def begin_retention(store: Datastore) -> int | None:
+    """Record a retention run in the ledger, or find the interrupted one.
+
+    Returns:
+        The number of its entry; None if there are no policies.
+
+    Raises:
+        ServerError: the catalog's server is unreachable or rejects a statement.
+    """
+    internals = internals_of(store)
+    ledger = internals.erasures.ledger
+    specs = [ErasureSpec.of(job) for job in JobStore(store).jobs(RETAIN.name) if job.state == "cancelled"]
+    cancelled = {spec.erasure for spec in specs if not spec.replay}
+    for entry in ledger.entries():
+        if entry.kind == "range" and entry.executed_at is None and entry.number not in cancelled:
+            return entry.number
+    policies = internals.policies.all()
+    if not policies:
+        return None
+    now = server_time(store)
+    scope: dict[str, Any] = {"rules": [Rule.of(policy, now).as_json() for policy in policies]}
+    return ledger.intend(RETENTION, kind="range", scope=scope, shards=range(store.shard_count))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a retention run has done so far.
+
+    Attributes:
+        erasure: number of its entry in the ledger.
+        job_id: number of its job.
+        state: state of the job.
+        cells: number of erased cells.
+        held: number of expired cells that were kept because their rows are held. After an interruption, those in a
+            repeated block are counted twice.
+        bytes_before: size of the erased bodies.
+        bytes_after: size of their tombstones.
+        sizes: file sizes before and after the run, and after a rebuild.
+    """
+
+    erasure: int
+    job_id: int
+    state: str
+    cells: int
+    held: int
+    bytes_before: int
+    bytes_after: int
+    sizes: Part
+
+
+def outcome_of(store: Datastore, job: Job) -> Outcome:
+    """Return what a retention job has done so far."""
+    states = JobStore(store).shards(job.job_id)
+    return Outcome(
+        ErasureSpec.of(job).erasure,
+        job.job_id,
+        job.state,
+        sum(state.cells for state in states),
+        sum(state.counters.get("held", 0) for state in states),
+        sum(state.bytes_before for state in states),
+        sum(state.bytes_after for state in states),
+        file_sizes(store, job),
+    )

@@ -20,11 +20,12 @@ from schemaless.ops.erasure.sql import SHOW_LOG_EXPIRY
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
-from schemaless.wire.connection import Connection
 from schemaless.wire.node import Node
 
 _ALGORITHM: Final = "Ed25519"
 UNTIL_UNKNOWN: Final = "until an operator purges them"
+_PAGES: Final = "earlier pages: in undo and redo logs until they are reused, in free space of tables until a rebuild"
+_REPLACED: Final = "their owner replaces them"
 
 
 def receipt(store: Datastore, number: int) -> dict[str, Any]:
@@ -41,6 +42,30 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     targets = [str(target) for target in internals.erasures.ledger.targets(number)]
     exports = erased_exports(store, entry, found.waiting)
     nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
+    replicas, dictionaries = (entry.notes.get(name, ()) for name in ("replicas_behind", "dictionaries"))
+    unapplied = "documents, unless it has applied the erasure since", f"'erase verify {number}' finds none there"
+    remains = [
+        *((str(node), _PAGES, _logs_until(internals, node, entry.executed_at)) for node in nodes),
+        *((table, "documents as of a backup", "it is dropped") for table in where.strays),
+        *((f"replica {replica}", *unapplied) for replica in replicas),
+        ("backups", "documents as of the backup", "their owner deletes them"),
+        *((name, "has not acknowledged", "it does") for name in found.waiting),
+        *((f"copies of {each.uri}", "documents as they were when copied", _REPLACED) for each in exports),
+        *(
+            (f"export {each.name} in {each.uri}", f"unknown: {each.problem}", "it is read")
+            for each in exports
+            if each.problem
+        ),
+        *(
+            (f"archive {folder}", "originals, unless erased there", "'erase archive' erases them")
+            for folder in where.archives
+        ),
+        *((f"dictionary {each}", "parts of documents", "it is removed") for each in dictionaries),
+        *(
+            (f"former primary {each}", "documents as they were when it was lost", "it is wiped")
+            for each in where.lost_primaries
+        ),
+    ]
     return {
         "datastore": store.name,
         "erasure": number,
@@ -60,79 +85,25 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
             "acknowledged_by": {name: at.isoformat() for name, at in found.acknowledged.items()},
         },
         "exports": [asdict(export) for export in exports],
-        "remains": [
-            *(_of_server(internals, node, entry.executed_at) for node in nodes),
-            *({"where": table, "what": "documents as of a backup", "until": "it is dropped"} for table in where.strays),
-            *(
-                {
-                    "where": f"replica {replica}",
-                    "what": "documents, unless it has applied the erasure since",
-                    "until": f"'erase verify {number}' finds none there",
-                }
-                for replica in entry.notes.get("replicas_behind", ())
-            ),
-            {"where": "backups", "what": "documents as of the backup", "until": "their owner deletes them"},
-            *({"where": name, "what": "has not acknowledged", "until": "it does"} for name in found.waiting),
-            *(
-                {
-                    "where": f"copies of {each.uri}",
-                    "what": "documents as they were when copied",
-                    "until": "their owner replaces them",
-                }
-                for each in exports
-            ),
-            *(
-                {
-                    "where": f"export {each.name} in {each.uri}",
-                    "what": f"unknown: {each.problem}",
-                    "until": "it is read",
-                }
-                for each in exports
-                if each.problem is not None
-            ),
-            *(
-                {
-                    "where": f"archive {folder}",
-                    "what": "originals, unless erased there",
-                    "until": "'erase archive' erases them",
-                }
-                for folder in where.archives
-            ),
-            *(
-                {"where": f"dictionary {each}", "what": "parts of documents", "until": "it is removed"}
-                for each in entry.notes.get("dictionaries", ())
-            ),
-            *(
-                {
-                    "where": f"former primary {server}",
-                    "what": "documents as they were when it was lost",
-                    "until": "it is wiped",
-                }
-                for server in where.lost_primaries
-            ),
-        ],
+        "remains": [{"where": where, "what": what, "until": until} for where, what, until in remains],
         "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
     }
 
 
-def _of_server(internals: Internals, node: Node, executed_at: datetime | None) -> dict[str, str]:
-    what = "earlier pages: in undo and redo logs until they are reused, in free space of tables until a rebuild"
-
-    def expiry(connection: Connection) -> str:
-        settings = {str(name).lower(): str(value) for name, value in connection.rows(SHOW_LOG_EXPIRY)}
-        if settings.get("log_bin", "OFF").upper() in ("OFF", "0"):
-            return "no binary log"
-        seconds = float(settings.get("binlog_expire_logs_seconds", 0) or 0)
-        seconds = seconds or 86_400 * float(settings.get("expire_logs_days", 0) or 0)
-        if not seconds or executed_at is None:
-            return f"binary logs {UNTIL_UNKNOWN}"
-        return f"binary logs until {executed_at + timedelta(seconds=seconds):%Y-%m-%d %H:%M} UTC"
-
+def _logs_until(internals: Internals, node: Node, executed_at: datetime | None) -> str:
+    """Return how long a server keeps the binary logs from before an erasure."""
     try:
-        logs = internals.shards.pool_for(node).run(expiry)
+        rows = internals.shards.pool_for(node).run(lambda connection: connection.rows(SHOW_LOG_EXPIRY))
     except ServerError as error:
-        logs = f"binary logs {UNTIL_UNKNOWN} ({error})"
-    return {"where": str(node), "what": what, "until": logs}
+        return f"binary logs {UNTIL_UNKNOWN} ({error})"
+    settings = {str(name).lower(): str(value) for name, value in rows}
+    if settings.get("log_bin", "OFF").upper() in ("OFF", "0"):
+        return "no binary log"
+    seconds = float(settings.get("binlog_expire_logs_seconds", 0) or 0)
+    seconds = seconds or 86_400 * float(settings.get("expire_logs_days", 0) or 0)
+    if not seconds or executed_at is None:
+        return f"binary logs {UNTIL_UNKNOWN}"
+    return f"binary logs until {executed_at + timedelta(seconds=seconds):%Y-%m-%d %H:%M} UTC"
 
 
 def _text(at: datetime | None) -> str | None:

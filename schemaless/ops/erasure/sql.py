@@ -9,29 +9,18 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import by_id, cell_table, id_range, moment, text
+from schemaless.wire.sql.parts import LIVE, by_id, cell_table, id_range, moment, numbers, text
 
 SHOW_LOG_EXPIRY: Final = (
     b"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_expire_logs_seconds', 'expire_logs_days')"
 )
 
 
-def select_id_span(database: str) -> bytes:
-    """Select the lowest and the highest added_id; NULL without cells."""
-    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % by_id(database)
-
-
-def select_block_end(database: str, after: int, up_to: int, rows: int) -> bytes:
-    """Select the last added_id of the next rows; NULL if there are none."""
-    return b"SELECT MAX(added_id) FROM (SELECT added_id FROM %b WHERE %b ORDER BY added_id LIMIT %d) block" % (
-        by_id(database),
-        id_range(after, up_to),
-        rows,
-    )
+SELECT_NOW: Final = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
 
 
 def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]) -> bytes:
-    """Select added_id, row_key and column_name of the cells in a range that expire under a rule, erased ones included.
+    """Select added_id and row_key of the cells in a range that expire under a rule, erased ones included.
 
     Args:
         database: the shard's database.
@@ -39,7 +28,7 @@ def select_expired(database: str, after: int, up_to: int, rules: Iterable[bytes]
         up_to: last added_id of the range.
         rules: conditions returned by ``expires``, at least one.
     """
-    return b"SELECT added_id, row_key, column_name FROM %b WHERE %b AND (%b) ORDER BY added_id" % (
+    return b"SELECT added_id, row_key FROM %b WHERE %b AND (%b) ORDER BY added_id" % (
         by_id(database),
         id_range(after, up_to),
         b" OR ".join(rules),
@@ -78,3 +67,11 @@ def expires(
             % (cell_table(database), existing, kept_versions - 1)
         )
     return b"(%b)" % b" AND ".join(conditions)
+
+
+def select_sizes(database: str, ids: Iterable[int]) -> bytes:
+    """Select, by column_name, how many of these cells are not erased and the total length of their bodies."""
+    return (
+        b"SELECT column_name, COUNT(*), COALESCE(SUM(LENGTH(body)),0) FROM %b WHERE added_id IN (%b) AND %b "
+        b"GROUP BY column_name" % (by_id(database), numbers(ids), LIVE)
+    )

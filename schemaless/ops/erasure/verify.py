@@ -109,10 +109,7 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
     eraser = internals.erasures.eraser(shard, number)
     database = internals.shards.database(shard)
     cluster = internals.topology.cluster_of(shard)
-    after = 0
-    while events := eraser.erased_ids(after, _CELLS_AT_ONCE):
-        after = events[-1][0]
-        ids = [added_id for _, added_id in events]
+    for ids in eraser.erased_ids(_CELLS_AT_ONCE):
         found.cells += len(ids)
         live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
         found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})

@@ -18,12 +18,15 @@ from schemaless.errors import AccessDenied, CorruptBody
 from schemaless.store.cells.reading import ADDED_ID, ROW_KEY, Reader, only_requested
 from schemaless.store.cells.sql import select_by_id
 from schemaless.store.erasures import sql
-from schemaless.store.erasures.ledger import Target
+from schemaless.store.erasures.ledger import Erasure, Ledger, Target
+from schemaless.store.followers.erasures import ErasureLog
 from schemaless.store.followers.sql import select_last_event
 from schemaless.store.followers.states import DIED
 from schemaless.store.indexes.registry import IndexEntry, Registry
+from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
 
 MAX_CELLS: Final = 500
 """Maximum number of cells per transaction."""
@@ -120,10 +123,15 @@ class ShardEraser:
         cells, size, event = self._shards.rows(self.shard, sql.select_executed(self._database, self.erasure))[0]
         return int(cells), int(size), int(event)
 
-    def erased_ids(self, after_event: int = 0, limit: int = 1_000) -> list[tuple[int, int]]:
-        """Return the event_id and added_id of the next cells that the erasure has erased in the shard."""
-        statement = sql.select_erased_ids(self._database, self.erasure, after_event, limit)
-        return [(int(event), int(added_id)) for event, added_id in self._shards.rows(self.shard, statement)]
+    def erased_ids(self, at_once: int = 1_000, *, after_event: int = 0) -> Iterator[list[int]]:
+        """Yield the added_ids of the cells that the erasure has erased in the shard after an event, page by page."""
+        while True:
+            statement = sql.select_erased_ids(self._database, self.erasure, after_event, at_once)
+            rows = self._shards.rows(self.shard, statement)
+            if not rows:
+                return
+            after_event = int(rows[-1][0])
+            yield [int(added_id) for _, added_id in rows]
 
     def _erase(self, select_sizes: Callable[[], bytes], wanted: set[tuple[Any, ...]], key: slice) -> Iterator[Batch]:
         """Erase the cells that a query finds, until it finds none."""
@@ -229,3 +237,47 @@ def _first_of(rows: Sequence[Sequence[Any]]) -> tuple[dict[int, int], set[str]]:
         sizes[int(added_id)] = int(size)
         columns.add(str(column))
     return sizes, columns
+
+
+class Erasures:
+    """Erases cells, and keeps the ledger.
+
+    Attributes:
+        ledger: the erasures in the catalog.
+        log: the shards' logs of erased cells.
+
+    Args:
+        shards: the datastore's shards.
+        reader: decodes bodies for the indexes.
+        registry: the catalog's list of indexes.
+        catalog: returns the connections to the catalog's server.
+    """
+
+    def __init__(self, shards: Shards, reader: Reader, registry: Registry, catalog: Callable[[], NodePool]) -> None:
+        self.ledger: Ledger = Ledger(catalog, shards.topology.name, shards.topology.shard_count)
+        self.log: ErasureLog = ErasureLog(shards)
+        self._shards = shards
+        self._reader = reader
+        self._registry = registry
+
+    def eraser(self, shard: int, erasure: int, seen: Seen | None = None) -> ShardEraser:
+        """Return an object that erases cells of a shard for an erasure.
+
+        ``seen`` receives each cell before it is erased.
+        """
+        return ShardEraser(self._shards, self._reader, self._registry, shard, erasure, seen)
+
+    def erase(self, targets: Iterable[Target], reason: str, requested_by: str | None = None) -> Erasure:
+        """Record an erasure and execute it on the shards' primaries; see ``Datastore.erase``."""
+        wanted = list(targets)
+        scope = {"keys": len(wanted)}
+        number = self.ledger.intend(reason, wanted, scope=scope, requested_by=requested_by)
+        by_shard: dict[int, list[Target]] = {}
+        for each in wanted:
+            by_shard.setdefault(shard_for(each.row_key, self._shards.topology.shard_count), []).append(each)
+        for shard, of_shard in sorted(by_shard.items()):
+            eraser = self.eraser(shard, number)
+            for _ in eraser.erase_targets(of_shard):
+                pass
+            self.ledger.record_shard(number, shard, *eraser.executed())
+        return self.ledger.entry(number)

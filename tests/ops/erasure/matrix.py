@@ -24,7 +24,7 @@ from schemaless.cell import CellKey
 from schemaless.codec.envelope import tombstone
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.erasure.archives import erase_from_archives
-from schemaless.ops.erasure.job import ERASE, EraseSpec
+from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.status import status
 from schemaless.ops.erasure.verify import verify
 from schemaless.ops.jobs.job_store import JobStore
@@ -284,7 +284,7 @@ class Matrix:
         number = internals.erasures.ledger.intend(REASON, targets)
         self._erased |= dict.fromkeys(asked, number)
         self._known += rows
-        erasing, _ = ERASE.begin_or_join(self.store, EraseSpec(number), [STAYS, MOVES])
+        erasing, _ = ERASE.begin_or_join(self.store, ErasureSpec(number), [STAYS, MOVES])
         internals.shards.router.again(internals.shards.routing)
         to = next(each.name for each in internals.topology.clusters if each != internals.topology.cluster_of(MOVES))
         moving, _ = moves.MOVE.begin_or_join(self.store, MoveSpec(to, accounts=False), [MOVES])

@@ -13,16 +13,15 @@ import pytest
 
 import schemaless
 from schemaless.local.description import LocalServer
-from schemaless.ops.erasure.job import EraseSpec
+from schemaless.ops.erasure.job import ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.receipt import receipt
-from schemaless.ops.erasure.replay import undone
+from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.erasure.verify import verify
 from schemaless.ops.failover.nodes import add_replica
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.spec import MoveSpec
-from schemaless.ops.retention.replay import replay
 from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
 from tests.cli.conftest import Result, _of_no_configuration, invoke
@@ -67,7 +66,7 @@ def move(store: schemaless.Datastore) -> None:
 
 def erase(store: schemaless.Datastore, row: uuid.UUID) -> int:
     number = internals_of(store).erasures.ledger.intend("gdpr-art-17", [target(row)])
-    run_erasure(store, EraseSpec(number, replica_patience_s=0.1))
+    run_erasure(store, ErasureSpec(number, replica_patience_s=0.1))
     return number
 
 

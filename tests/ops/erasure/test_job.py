@@ -13,7 +13,7 @@ import pytest
 import schemaless
 from schemaless.base.events import ignore_events
 from schemaless.ops.admin.indexes import indexes_of
-from schemaless.ops.erasure.job import EraseSpec
+from schemaless.ops.erasure.job import ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements, status
 from schemaless.store.erasures.ledger import target
@@ -35,7 +35,7 @@ CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 def erase(store: schemaless.Datastore, *rows: uuid.UUID) -> int:
     """Erase rows by a job; return the number of the erasure."""
     number = internals_of(store).erasures.ledger.intend(REASON, [target(row) for row in rows])
-    run_erasure(store, EraseSpec(number))
+    run_erasure(store, ErasureSpec(number))
     return number
 
 
@@ -211,7 +211,7 @@ def test_index_entries_of_erased_rows_are_removed(
     turn(worker)
     internals = internals_of(erase_store)
     number = internals.erasures.ledger.intend(REASON, [target(rows[0]), target(rows[1]), target(rows[2], "STATUS")])
-    run_erasure(erase_store, EraseSpec(number))
+    run_erasure(erase_store, ErasureSpec(number))
     # Each reads the progress once a second.
     before, after = (Watch(indexes_of(follow_store), [], ignore_events, once=True) for _ in range(2))
 

@@ -22,7 +22,7 @@ import schemaless
 from schemaless.local import servers as local
 from schemaless.local.description import LocalServer
 from schemaless.ops.erasure import job
-from schemaless.ops.erasure.job import ERASE, EraseSpec
+from schemaless.ops.erasure.job import ERASE, ErasureSpec, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.verify import verify
 from schemaless.ops.failover import nodes
@@ -30,7 +30,6 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.retention import job as retain
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.indexes.registry import Registry
@@ -54,7 +53,7 @@ def job_of(store: schemaless.Datastore, rows: list[uuid.UUID]) -> tuple[int, int
     ledger = internals_of(store).erasures.ledger
     number = ledger.intend(REASON, [target(row) for row in rows])
     shards = [each.shard for each in ledger.entry(number).shards]
-    return number, ERASE.begin_or_join(store, EraseSpec(number), shards)[0].job_id
+    return number, ERASE.begin_or_join(store, ErasureSpec(number), shards)[0].job_id
 
 
 def contents(store: schemaless.Datastore) -> dict[Any, Any]:
@@ -164,7 +163,7 @@ def test_an_erasure_beside_writers_readers_and_a_migration(url, new_row):
         ]
         number, _ = job_of(store, rows[:40])
         try:
-            run_erasure(store, EraseSpec(number))
+            run_erasure(store, ErasureSpec(number))
         finally:
             stop.set()
             for thread in threads:
@@ -197,8 +196,7 @@ def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, m
     url = schemaless.create(f"lost{uuid.uuid4().hex[:8]}", 2, [servers[0].url, mortal.url])
     nodes.add_replica(url, "cluster-2", replica.url)
     chance = random.Random(int(os.environ.get("ERASE_SEED", "3")))
-    for module in (job, retain):
-        monkeypatch.setattr(module, "cells_at_once", lambda run: 5)
+    monkeypatch.setattr(job, "cells_at_once", lambda run: 5)
     with schemaless.connect(url) as store:
         ledger = internals_of(store).erasures.ledger
         rows = list(islice((row for row in iter(new_row, None) if store.shard_of(row) == 1), 60))
@@ -208,7 +206,7 @@ def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, m
         before = contents(store)
         internals_of(store).policies.set(Policy("LOG", keep_versions=1))
         number = ledger.intend(REASON, [target(row, "BASE") for row in rows[:40]])
-        retention = retain.begin(store)
+        retention = begin_retention(store)
         assert retention is not None
         steps = itertools.count()
         behind, dies = chance.randrange(2, 6), chance.randrange(9, 14)
@@ -236,15 +234,15 @@ def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, m
         # Jobs would wait for the replica that has stopped; others stop between two looks at it.
         monkeypatch.setattr(ShardRun, "gate", lambda run: None)
         with pytest.raises(Interrupted):
-            retain.run(store, retention)
+            run_erasure(store, ErasureSpec(retention))
         (retaining,) = JobStore(store).jobs("retain")
         JobStore(store).leases.release_dead(retaining.job_id, "")
         assert JobStore(store).shards(retaining.job_id)[1].checkpoint > 0
         steps = itertools.count(behind + 1)
-        run_erasure(store, EraseSpec(number))
+        run_erasure(store, ErasureSpec(number))
 
     with schemaless.connect(url) as store:
-        assert retain.run(store, retention).cells == len(rows)
+        assert outcome_of(store, run_erasure(store, ErasureSpec(retention))).cells == len(rows)
         erased = {key: number for key in before if key[0] in rows[:40] and key[1] == "BASE"}
         erased |= {key: retention for key in before if key[1:] == ("LOG", 1)}
         compare(store, before, erased)

@@ -21,12 +21,15 @@ import schemaless
 from schemaless import CellErased, Datastore, InvalidInput, NewCell, RowHeld
 from schemaless.cell import TOMBSTONE_BYTES, Erased
 from schemaless.cli.main import run as command
-from schemaless.ops.erasure.replay import ledger_lines, undone
+from schemaless.ops.erasure import job
+from schemaless.ops.erasure.expired import Rule, server_time
+from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, outcome_of
+from schemaless.ops.erasure.job import begin_retention as begin
+from schemaless.ops.erasure.ledger_file import ledger_lines
+from schemaless.ops.erasure.plan import Plan, plan_expired
+from schemaless.ops.erasure.replay import undone
 from schemaless.ops.erasure.verify import verify
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.retention import job
-from schemaless.ops.retention.job import RETAIN, begin, outcome_of, run
-from schemaless.ops.retention.plan import plan
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.indexes.registry import Registry
@@ -34,6 +37,17 @@ from schemaless.store.internals import internals_of
 
 COLUMNS = ("BASE", "LOG", "STATUS")
 Key = tuple[uuid.UUID, str, int]
+
+
+def run(store: Datastore, number: int) -> Outcome:
+    """Execute a retention run."""
+    return outcome_of(store, job.run(store, ErasureSpec(number)))
+
+
+def plan(store: Datastore) -> Plan:
+    """Count what the policies let expire now."""
+    now = server_time(store)
+    return plan_expired(store, [Rule.of(policy, now) for policy in internals_of(store).policies.all()])
 
 
 def fill(store: Datastore, seed: int, rows: int = 25) -> dict[Key, tuple[datetime, Any]]:
@@ -113,15 +127,15 @@ def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
     assert list(after) == list(before)
     assert {key: value[:2] for key, value in after.items()} == {key: value[:2] for key, value in before.items()}
     assert {key: after[key] for key in after.keys() - erased} == {key: before[key] for key in after.keys() - erased}
-    assert {policy.column_name: planned.column(policy.column_name).cells for policy in policies} == {
+    assert {policy.column_name: planned.total(policy.column_name).cells for policy in policies} == {
         policy.column_name: sum(key[1] == policy.column_name for key in wanted) for policy in policies
     }
-    assert planned.held == outcome.held == len(expected(cells, policies, set())) - len(wanted)
+    assert sum(planned.held.values()) == outcome.held == len(expected(cells, policies, set())) - len(wanted)
     assert outcome.cells == len(wanted)
-    assert outcome.bytes_before == sum(planned.column(policy.column_name).body_bytes for policy in policies)
+    assert outcome.bytes_before == sum(planned.total(policy.column_name).body_bytes for policy in policies)
     assert outcome.bytes_after == TOMBSTONE_BYTES * len(wanted)
     assert plan(erase_store).held == planned.held
-    assert {shard.columns == {} for shard in plan(erase_store).shards} == {True}
+    assert plan(erase_store).total().cells == 0
 
 
 @pytest.mark.guarantee("retention-ledger")
@@ -150,7 +164,7 @@ def test_a_run_is_one_entry_of_the_ledger(fresh_store: Datastore, erase_store: D
 def test_without_policies_nothing_is_begun(erase_store: Datastore) -> None:
     """No entry in the ledger either."""
     assert begin(erase_store) is None
-    assert plan(erase_store).shards == []
+    assert plan(erase_store) == Plan([], {})
     assert internals_of(erase_store).erasures.ledger.entries() == []
 
 
@@ -178,15 +192,15 @@ def test_a_cancelled_run_is_not_continued(fresh_store: Datastore, erase_store: D
     internals_of(erase_store).policies.set(Policy("LOG", 10))
     first = begin(erase_store)
     assert first is not None
-    job, new = RETAIN.begin_or_join(erase_store, RETAIN.spec(first))
+    begun, new = RETAIN.begin_or_join(erase_store, RETAIN.spec(first))
     assert new
-    JobStore(erase_store).change_state(job.job_id, ("running",), "cancelled", "no")
+    JobStore(erase_store).change_state(begun.job_id, ("running",), "cancelled", "no")
     second = begin(erase_store)
     assert second is not None
     assert second != first
     assert run(erase_store, second).cells == plan_cells(fresh_store, second) > 0
     assert internals_of(erase_store).erasures.ledger.entry(first).executed_at is None
-    assert outcome_of(erase_store, JobStore(erase_store).job(job.job_id)).cells == 0
+    assert outcome_of(erase_store, JobStore(erase_store).job(begun.job_id)).cells == 0
 
 
 def plan_cells(store: Datastore, number: int) -> int:

@@ -1,1 +1,0 @@
-"""Retention: erases cells that their column's policy does not keep, except in rows under a legal hold."""
