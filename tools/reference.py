@@ -25,7 +25,7 @@ import schemaless.aio
 from schemaless import errors
 from schemaless.cli.main import cli
 from schemaless.cli.man import commands_below
-from schemaless.monitoring.metrics.exporter import COLLECTORS, OWN
+from schemaless.monitoring.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -204,9 +204,9 @@ def metrics() -> str:
         "has the label `datastore`.\n",
         "| metric | labels | value |\n|---|---|---|",
     ]
-    for metric in (*OWN, *(metric for collector in COLLECTORS for metric in collector.metrics)):
+    for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
-        lines.append(f"| `{metric.exported}` | {labels} | {one_line(metric.text)} |")
+        lines.append(f"| `{PREFIX}{metric.name}` | {labels} | {one_line(metric.text)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -34,7 +34,7 @@ def metrics(url: str, listen: str) -> None:
     """
     if find_spec("prometheus_client") is None:
         raise InvalidInput("metrics need prometheus-client: pip install 'schemaless-store[metrics]'")
-    from schemaless.monitoring.metrics.exporter import Exporter
+    from schemaless.monitoring.metrics import Exporter
 
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:

@@ -11,7 +11,8 @@ import pytest
 
 import schemaless
 from schemaless.local.description import LocalServer
-from schemaless.monitoring.metrics import servers
+from schemaless.monitoring.metrics import values
+from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.failover import nodes, semi_sync
 from schemaless.store.internals import internals_of
 from schemaless.topology.sql.replicas import SELECT_HAS_THREADS, SELECT_THREADS
@@ -113,8 +114,9 @@ def waits(replicated: LocalServer) -> Iterator[Accounts]:
 def figures(url: str) -> dict[str, float]:
     """Return the exporter's figures about replication."""
     with schemaless.connect(url) as store:
-        samples = list(servers.SERVERS.reading(store)())
-    return {each.metric.name: each.value for each in samples if each.metric in (servers.BLOCKED, servers.RUNNING)}
+        found = list(values(Collector(store).collect()))
+    wanted = "writes_blocked", "replica_running"
+    return {name: value for name, value, _ in found if name in wanted and value is not None}
 
 
 def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, replicated, eventually, monkeypatch):

@@ -6,7 +6,7 @@ import time
 import urllib.request
 
 import schemaless
-from schemaless.monitoring.metrics.exporter import Exporter
+from schemaless.monitoring.metrics import Exporter
 
 with schemaless.connect(sys.argv[1]) as store, Exporter(store) as exporter, exporter.serve("127.0.0.1", 0) as port:
     for _ in range(600):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from schemaless.errors import InvalidInput
-from schemaless.monitoring.status.model import CapacityView, DiskView
+from schemaless.monitoring.status.model import CapacityView, DiskView, StoredView
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.disks import disks_of
 from schemaless.planning.capacity.forecast import whole_days
@@ -54,21 +55,27 @@ def _view(measurements: list[Measurement]) -> CapacityView:
     except InvalidInput as missing:  # the extra [report] is not installed
         problem = str(missing)
     first = None if report is None else answer(report.now)
+    cells, bodies = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for group in newest.groups:
+        place = group.cluster, group.column_name, group.codec
+        cells[place] += round(group.cells.mid)
+        bodies[place] += round(group.body_bytes.mid)
     return CapacityView(
         measured_at=newest.taken_at,
         measurements=len(measurements),
         answer="unknown" if first is None else first.days,
         detail="" if first is None else first.detail,
-        disks=tuple(_disks(newest, report)),
+        disks=tuple(_disks(newest, report, bodies)),
         warnings=() if report is None else report.warnings,
         problem=problem,
+        stored=tuple(StoredView(*place, cells[place], bodies[place]) for place in cells),
+        file_bytes={each.cluster: each.file_bytes for each in newest.clusters if each.file_bytes is not None},
     )
 
 
-def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]:
-    bodies: Counter[str] = Counter()
-    for group in newest.groups:
-        bodies[group.cluster] += round(group.body_bytes.mid)
+def _disks(
+    newest: Measurement, report: CapacityReport | None, bodies: Mapping[tuple[str, str, str], int]
+) -> list[DiskView]:
     outlooks = {} if report is None else {outlook.disk: outlook for outlook in report.now.disks}
     views = []
     for disk in disks_of(newest):
@@ -77,7 +84,7 @@ def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]
         views.append(
             DiskView(
                 name=disk.name,
-                body_bytes=sum(bodies[cluster] for cluster in disk.clusters),
+                body_bytes=sum(size for (cluster, *_), size in bodies.items() if cluster in disk.clusters),
                 file_bytes=disk.file_bytes,
                 disk_bytes=disk.disk_bytes,
                 free_bytes=disk.free_bytes,
@@ -85,6 +92,7 @@ def _disks(newest: Measurement, report: CapacityReport | None) -> list[DiskView]
                 days=None if days is None else whole_days(days.mid),
                 days_low=None if days is None else whole_days(days.low_80),
                 days_high=None if days is None else whole_days(days.high_80),
+                bounds={} if days is None else {bound: whole_days(each) for bound, each in days._asdict().items()},
             )
         )
     return views

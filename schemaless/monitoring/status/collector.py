@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
 from schemaless.monitoring.status.findings import findings_of
-from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views
+from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views, manifests
 from schemaless.monitoring.status.jobs import JobReader
 from schemaless.monitoring.status.model import PartView, Status
 from schemaless.monitoring.status.servers import ServerReader
@@ -28,11 +27,14 @@ _SERVERS_S: Final = 2.0
 _JOBS_S: Final = 2.0
 _FOLLOWERS_S: Final = 3.0
 _CAPACITY_S: Final = 60.0
+_EXPORTS_S: Final = 60.0
 _REST: Final = 200.0
 """Rest after reading all shards, as a multiple of the time that the reading took."""
 _MOST_REST_S: Final = 1800.0
 """Maximum rest after reading all shards, in seconds. With 4,096 shards and MySQL's default table cache, the readings
 then take less than 1 % of a core."""
+_METRICS_REST_S: Final = 60.0
+"""The same for metrics, whose alerts must not be late by more than a minute."""
 _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
 _STOP_WAIT_S: Final = 5.0
@@ -46,14 +48,18 @@ class Part(Generic[T]):
         every_s: rest between readings, in seconds.
         read: reads the part; an error is reported, and the part is unknown until the next reading.
         rest: minimum rest, as a multiple of the duration of the last reading.
+        most_rest_s: maximum of that rest, in seconds.
     """
 
-    def __init__(self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0) -> None:
+    def __init__(
+        self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0, most_rest_s: float = _MOST_REST_S
+    ) -> None:
         self.name = name
         self.value: T | None = None
         self._every_s = every_s
         self._read = read
         self._rest = rest
+        self._most_rest_s = most_rest_s
         self._took_s = 0.0
         self._read_at: datetime | None = None
         self._problem: str | None = None
@@ -63,7 +69,7 @@ class Part(Generic[T]):
     @property
     def rest_s(self) -> float:
         """Rest before the next reading, in seconds."""
-        return max(self._every_s, min(_MOST_REST_S, self._rest * self._took_s))
+        return max(self._every_s, min(self._most_rest_s, self._rest * self._took_s))
 
     def refresh(self) -> None:
         """Read the part again."""
@@ -99,19 +105,28 @@ class Part(Generic[T]):
         self._ended.set()
         self._woken.set()
 
+    @property
+    def ended(self) -> bool:
+        """Whether ``end`` has been called."""
+        return self._ended.is_set()
+
     def view(self) -> PartView:
         """Return when the part was read, and why the reading failed if it did."""
-        return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem)
+        return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem, self._took_s)
 
 
 class Collector:
     """Collects the status of a datastore: once with ``collect``, or repeatedly during its ``with`` block.
 
+    Attributes:
+        parts: all parts.
+
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
+        for_metrics: whether to read the manifests of exports too, and all shards at least once a minute.
     """
 
-    def __init__(self, store: Datastore) -> None:
+    def __init__(self, store: Datastore, *, for_metrics: bool = False) -> None:
         self._store = store
         self._server_reader = ServerReader(store)
         self._servers = Part("servers", _SERVERS_S, self._server_reader)
@@ -119,15 +134,13 @@ class Collector:
         follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
         self._followers = Part("followers", _FOLLOWERS_S, follower_reader)
         shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
-        self._shards = Part("shards", _FOLLOWERS_S, shard_reader, rest=_REST)
+        most_rest_s = _METRICS_REST_S if for_metrics else _MOST_REST_S
+        self._shards = Part("shards", _FOLLOWERS_S, shard_reader, rest=_REST, most_rest_s=most_rest_s)
         self._capacity = Part("capacity", _CAPACITY_S, CapacityReader(store))
-        self._stopped = threading.Event()
+        self._exports = Part("exports", _EXPORTS_S, lambda: manifests(store))
+        parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
+        self.parts: Sequence[Part[Any]] = (*parts, self._exports) if for_metrics else parts
         self._threads: list[threading.Thread] = []
-
-    @property
-    def parts(self) -> Sequence[Part[Any]]:
-        """All parts."""
-        return self._servers, self._jobs, self._followers, self._shards, self._capacity
 
     def __enter__(self) -> Self:
         for part in self.parts:
@@ -136,10 +149,7 @@ class Collector:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
+    def __exit__(self, *error: object) -> None:
         for part in self.parts:
             part.end()
         for thread in self._threads:
@@ -167,6 +177,7 @@ class Collector:
         clusters, jobs = self._servers.value, self._jobs.value
         followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)
         views = tuple(part.view() for part in self.parts)
+        topology, last = internals_of(self._store).topology, self._shards.value
         return Status(
             datastore=self._store.name,
             taken_at=now,
@@ -177,9 +188,11 @@ class Collector:
             followers=followers,
             capacity=self._capacity.value,
             parts=views,
+            ends={} if last is None else {(topology.cluster_of(at).name, at): top for at, top in last.tops.items()},
+            exports=self._exports.value,
         )
 
     def _keep_reading(self, part: Part[Any]) -> None:
-        while not self._stopped.is_set():
+        while not part.ended:
             part.refresh()
             part.wait()

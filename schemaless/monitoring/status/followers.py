@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemaless.errors import SchemalessError
-from schemaless.monitoring.status.model import FollowerView
+from schemaless.monitoring.status.model import FollowerView, ManifestView
 from schemaless.ops.admin.indexes import indexes_of
+from schemaless.ops.export.admin import exports
 from schemaless.ops.export.exporter import export_name, is_export
+from schemaless.ops.export.manifest import read_definition, read_shard
+from schemaless.ops.export.target import open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers import sql
 from schemaless.store.followers.membership import Pair
@@ -25,7 +28,7 @@ from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.states import RUNNING
 from schemaless.store.followers.status import ShardStatus
-from schemaless.store.indexes.registry import BACKFILLING, READY
+from schemaless.store.indexes.registry import DECLARED, DROPPING
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.declaration import is_trigger, trigger_name
 from schemaless.topology.shards import Shards
@@ -45,6 +48,7 @@ class Follower:
         kind: "trigger", "index" or "export".
         shown: name of the trigger, index or export.
         state: its desired state; for an index, the state of the index.
+        number: number of an index, None for others.
         workers: number of live workers.
     """
 
@@ -52,7 +56,13 @@ class Follower:
     kind: str
     shown: str
     state: str
-    workers: int
+    number: int | None
+    workers: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has a row in each shard; an index that is declared or being dropped has none."""
+        return self.state not in (DECLARED, DROPPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +73,13 @@ class AllShards:
         names: names of the followers that were read.
         rows: the rows that exist, by follower and shard.
         behind_s: age of the oldest unhandled cell, in seconds, by follower.
+        tops: the highest added_id of each shard.
     """
 
     names: frozenset[str]
     rows: Mapping[Pair, FollowerRow]
     behind_s: Mapping[str, float]
+    tops: Mapping[int, int]
 
     def suspects(self) -> Iterable[Pair]:
         """Yield the shards that need attention."""
@@ -107,8 +119,8 @@ class FollowerReader:
         """Return triggers, then indexes, then exports."""
         found = self._found()
         workers, reported = self._workers() if found else (Counter[str](), set[Pair]())
-        followers = tuple(Follower(*each, workers[each[0]]) for each in found)
-        names = {follower.name for follower in followers}
+        followers = tuple(replace(each, workers=workers[each.name]) for each in found)
+        names = {follower.name for follower in followers if follower.has_rows}
         last = self._shards()
         served = frozenset(follower.name for follower in followers if follower.workers)
         if last is not None and (names - last.names or self._served & names - served):
@@ -123,23 +135,14 @@ class FollowerReader:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all followers."""
-        return tuple(name for name, *_ in self._found())
+        return tuple(follower.name for follower in self._found() if follower.has_rows)
 
-    def _found(self) -> list[tuple[str, str, str, str]]:
-        settings = self._settings.all()
-        entries = [entry for entry in self._indexes.all() if entry.state in (BACKFILLING, READY)]
+    def _found(self) -> list[Follower]:
+        states = {name: setting.desired_state for name, setting in self._settings.all().items()}
         return [
-            *(
-                (name, "trigger", trigger_name(name), setting.desired_state)
-                for name, setting in settings.items()
-                if is_trigger(name)
-            ),
-            *((entry.follower, "index", entry.name, entry.state) for entry in entries),
-            *(
-                (name, "export", export_name(name), setting.desired_state)
-                for name, setting in settings.items()
-                if is_export(name)
-            ),
+            *(Follower(name, "trigger", trigger_name(name), states[name], None) for name in filter(is_trigger, states)),
+            *(Follower(each.follower, "index", each.name, each.state, each.number) for each in self._indexes.all()),
+            *(Follower(name, "export", export_name(name), states[name], None) for name in filter(is_export, states)),
         ]
 
     def _workers(self) -> tuple[Counter[str], set[Pair]]:
@@ -177,7 +180,9 @@ class ShardReader:
             if row.top > row.location:
                 behind[name].append((shard, row))
         ages = {name: self._behind_s(of_one) for name, of_one in behind.items()}
-        return AllShards(frozenset(names), rows.rows, ages)
+        tops = {shard: row.top for (_, shard), row in rows.rows.items()}
+        tops |= self._rows.tops(set(range(self._shards.topology.shard_count)) - tops.keys())[0]
+        return AllShards(frozenset(names), rows.rows, ages, tops)
 
     def _behind_s(self, behind: Sequence[tuple[int, FollowerRow]]) -> float:
         """Return the age of the oldest unhandled cell among the shards that are likely to have it, in seconds."""
@@ -202,7 +207,9 @@ def follower_views(found: Followers | None, last: AllShards | None, count: int) 
         return None
     rows = {**last.rows, **found.rows}
     return tuple(
-        _view(each, rows, last.behind_s[each.name], count) for each in found.followers if each.name in last.names
+        _view(each, rows, last.behind_s.get(each.name, 0.0), count if each.has_rows else 0)
+        for each in found.followers
+        if each.name in last.names or not each.has_rows
     )
 
 
@@ -218,4 +225,23 @@ def _view(follower: Follower, rows: Mapping[Pair, FollowerRow], behind_s: float,
         parked=sum(row.parked for row in known),
         shards=dict(Counter(ShardStatus(shard, row).state for shard, row in of_shards.items())),
         workers=follower.workers,
+        number=follower.number,
     )
+
+
+def manifests(store: Datastore) -> dict[str, ManifestView | None]:
+    """Read the manifest of each export; None for one that this process cannot read."""
+    return {name: _manifest(uri, store.shard_count) for name, uri in exports(store).items()}
+
+
+def _manifest(uri: str, shard_count: int) -> ManifestView | None:
+    try:
+        target = open_target(uri)
+        # A folder that is not mounted has no definition.
+        if read_definition(target) is None:
+            return None
+        files = [file for shard in range(shard_count) for file in read_shard(target, shard).files]
+    except SchemalessError:
+        # The target may be reachable from the exporter's machine only.
+        return None
+    return ManifestView(len(files), sum(file.rows for file in files), sum(file.bytes for file in files))

@@ -1,4 +1,4 @@
-"""Reads jobs: all unfinished ones, and the last few that ended."""
+"""Reads jobs: all unfinished ones, the newest of each kind, and the last few that ended."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ class JobReader:
     def __call__(self) -> tuple[JobView, ...]:
         """Return unfinished jobs, newest first, then ended ones."""
         jobs = self._job_store.jobs()[::-1]
-        ended = [job for job in jobs if not job.unfinished][:_ENDED_SHOWN]
-        return tuple(self._views([*(job for job in jobs if job.unfinished), *ended]))
+        newest = {job.kind: job.job_id for job in reversed(jobs)}
+        ended = [job for job in jobs if not job.unfinished]
+        shown = [job for at, job in enumerate(ended) if at < _ENDED_SHOWN or newest[job.kind] == job.job_id]
+        return tuple(self._views([*(job for job in jobs if job.unfinished), *shown]))
 
     def _views(self, jobs: list[Job]) -> Iterator[JobView]:
         for job in jobs:
@@ -50,6 +52,7 @@ def _view(status: JobStatus) -> JobView:
     for cluster in status.clusters:
         waited.update(cluster.waits)
     open_shards = [shard for shard in status.shards if shard.state == "waiting"]
+    states = Counter(map(_state, status.shards))
     return JobView(
         job_id=job.job_id,
         kind=job.kind,
@@ -63,7 +66,7 @@ def _view(status: JobStatus) -> JobView:
         shards_failed=sum(shard.message is not None and not shard.held for shard in open_shards),
         runners=status.runners,
         runners_silent=sum(_is_silent(shard) for shard in open_shards),
-        abandoned=sum(shard.lease_left_s is not None and not shard.held for shard in open_shards),
+        abandoned=states["abandoned"],
         mb_per_s=status.mb_per_s,
         eta_s=None if eta is None else eta.mid_s,
         eta_low_s=None if eta is None else eta.low_s,
@@ -72,7 +75,22 @@ def _view(status: JobStatus) -> JobView:
         waited_s=dict(waited),
         created_at=job.created_at,
         ended_at=job.ended_at,
+        clusters={cluster.cluster: dict(cluster.waits) for cluster in status.clusters},
+        shard_states={state: states[state] for state in ("waiting", "held", "abandoned", "done")},
+        cells=sum(shard.cells for shard in status.shards),
+        bytes_before=sum(shard.bytes_before for shard in status.shards),
+        bytes_after=sum(shard.bytes_after for shard in status.shards),
+        left_cells=sum(shard.left_cells for shard in status.shards),
+        lease_left_s=min((shard.lease_left_s or 0.0 for shard in status.shards if shard.held), default=None),
     )
+
+
+def _state(shard: ShardState) -> str:
+    if shard.state != "waiting":
+        return "done"
+    if shard.held:
+        return "held"
+    return "waiting" if shard.lease_left_s is None else "abandoned"
 
 
 def _is_silent(shard: ShardState) -> bool:

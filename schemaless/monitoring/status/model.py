@@ -6,7 +6,7 @@ Field names are those of ``schemaless status --json``. Times are UTC; durations 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -32,6 +32,9 @@ class NodeView:
         breaker_open: whether this process's circuit breaker blocks calls to the server.
         fault: why the server needs attention, or None.
         warnings: settings that could make a failover lose acknowledged cells.
+        writes_blocked: whether commits on a semi-synchronous primary wait for a replica that is missing or silent; None
+            for a replica or a server that does not answer.
+        replica_running: whether a replica's replication threads run; None if unknown, or for a primary.
     """
 
     address: str
@@ -45,6 +48,8 @@ class NodeView:
     breaker_open: bool
     fault: str | None
     warnings: tuple[str, ...]
+    writes_blocked: bool | None = None
+    replica_running: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job: an unfinished one, or one that ended recently.
+    """A job: an unfinished one, the newest of its kind, or one that ended recently.
 
     Attributes:
         fraction: completed share by bytes, 0 to 1.
@@ -81,6 +86,13 @@ class JobView:
         eta_high_s: upper end of its 95 % interval.
         waits: why work is waiting now, by cluster.
         waited_s: time spent waiting, by kind of reason, summed over the clusters.
+        clusters: time spent waiting, by cluster and kind of reason.
+        shard_states: number of shards by state: waiting, held by a runner, abandoned by a runner, or done.
+        cells: number of bodies that the job has replaced.
+        bytes_before: size of these bodies before the job.
+        bytes_after: size of these bodies after the job.
+        left_cells: number of bodies left unchanged in this pass.
+        lease_left_s: time until the first lease expires unless renewed; None without runners.
     """
 
     job_id: int
@@ -104,6 +116,13 @@ class JobView:
     waited_s: Mapping[str, float]
     created_at: datetime
     ended_at: datetime | None
+    clusters: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    shard_states: Mapping[str, int] = field(default_factory=dict)
+    cells: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    left_cells: int = 0
+    lease_left_s: float | None = None
 
     @property
     def lacks_runners(self) -> bool:
@@ -117,12 +136,15 @@ class FollowerView:
 
     Attributes:
         kind: "trigger", "index" or "export".
-        state: "running", "paused" or "new" for a trigger or an export; "backfilling" or "ready" for an index.
+        state: "running", "paused" or "new" for a trigger or an export; for an index, "declared", "backfilling", "ready"
+            or "dropping".
         ids_behind: added_ids between the locations and the ends of all shards.
         behind_s: age, in seconds, of the oldest cell not yet handled; only the shards furthest behind are queried.
         parked: cells that the trigger has parked.
-        shards: number of shards by state, such as running, waiting, quarantined, stopped and missing.
+        shards: number of shards by state, such as running, waiting, quarantined, stopped and missing; empty for an
+            index that is declared or being dropped.
         workers: number of live workers.
+        number: number of an index, which distinguishes it from its replacement; None for others.
     """
 
     kind: str
@@ -133,6 +155,7 @@ class FollowerView:
     parked: int
     shards: Mapping[str, int]
     workers: int
+    number: int | None = None
 
     @property
     def lacks_workers(self) -> bool:
@@ -152,6 +175,7 @@ class DiskView:
         days: days until it is full; None if unknown, or beyond the forecast.
         days_low: lower end of the 80 % interval.
         days_high: upper end of the 80 % interval.
+        bounds: whole days until it is full, by bound of the bands; None beyond the forecast. Empty if unknown.
     """
 
     name: str
@@ -163,6 +187,18 @@ class DiskView:
     days: float | None
     days_low: float | None
     days_high: float | None
+    bounds: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredView:
+    """Cells and bytes of bodies in the newest measurement, by cluster, column and codec."""
+
+    cluster: str
+    column: str
+    codec: str
+    cells: int
+    body_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +214,8 @@ class CapacityView:
         warnings: reasons not to rely on the forecast.
         changes: jobs that have changed sizes since the measurement, as clauses.
         problem: why there is no forecast, or None.
+        stored: what is stored, by cluster, column and codec.
+        file_bytes: size of the cell tables' files, without replicas, by cluster.
     """
 
     measured_at: datetime
@@ -188,6 +226,17 @@ class CapacityView:
     warnings: tuple[str, ...]
     changes: tuple[str, ...] = ()
     problem: str | None = None
+    stored: tuple[StoredView, ...] = ()
+    file_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestView:
+    """Contents of an export according to its manifest: number and size of its files, and number of rows in them."""
+
+    files: int
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,21 +261,28 @@ class PartView:
     """When a part of the status was read.
 
     Attributes:
-        name: servers, jobs, followers, shards (of followers) or capacity.
+        name: servers, jobs, followers, shards (of followers), capacity or exports.
         read_at: time of the last reading; None before the first.
         every_s: rest before the next reading, in seconds.
         problem: why the last reading failed, or None.
+        took_s: duration of the last reading, in seconds.
     """
 
     name: str
     read_at: datetime | None
     every_s: float
     problem: str | None
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Status of a datastore. A part that has not been read yet, or could not be read, is None."""
+    """Status of a datastore. A part that has not been read yet, or could not be read, is None.
+
+    Attributes:
+        ends: highest added_id of each shard, by cluster and shard; not in JSON.
+        exports: the manifests of the exports, None for one that cannot be read; read for metrics only, not in JSON.
+    """
 
     datastore: str
     taken_at: datetime
@@ -237,6 +293,8 @@ class Status:
     followers: tuple[FollowerView, ...] | None
     capacity: CapacityView | None
     parts: tuple[PartView, ...]
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    exports: Mapping[str, ManifestView | None] | None = None
 
     @property
     def faults(self) -> int:
@@ -246,7 +304,7 @@ class Status:
 
 def status_json(status: Status) -> dict[str, Any]:
     """Return the status as JSON values, with times in ISO 8601."""
-    return _plain(asdict(status))  # type: ignore[no-any-return]
+    return {name: _plain(value) for name, value in asdict(status).items() if name not in ("ends", "exports")}
 
 
 def _plain(value: Any) -> Any:

@@ -3,28 +3,87 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
-from schemaless.errors import SchemalessError
-from schemaless.monitoring.metrics.servers import Lag, ReplicaLag, probe_pool
+from schemaless.errors import SchemalessError, ServerError
 from schemaless.monitoring.status.model import ClusterView, NodeView
 from schemaless.ops.failover.states import NodeState, node_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
 from schemaless.topology.moves import StrayTable, stray_tables
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
-from schemaless.wire.pool import NodePool
+from schemaless.wire.pool import NodePool, PoolOptions
+
+_WAIT_S: Final = 0.05
+"""Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
+
+_KEPT: Final = 1_800
+"""Maximum number of recorded positions per replica, enough for an hour. For a replica that lags more, the age of the
+oldest one is reported."""
+
+_OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
+"""Gives up quickly, so that a server that is down does not delay the others."""
 
 _STRAYS_S: Final = 60.0
 """Minimum rest between two searches for tables that a server should not have, in seconds."""
 
 _STRAYS_REST: Final = 200.0
 """Minimum rest, as a multiple of the time that the search took."""
+
+
+class Lag(NamedTuple):
+    """Replication lag; ``is_minimum`` is True if the replica has been behind since the first reading."""
+
+    seconds: float
+    is_minimum: bool
+
+
+class ReplicaLag:
+    """Measures the lag of replicas by GTIDs; nothing is written for it.
+
+    Args:
+        pool_for: returns the connections to a server.
+    """
+
+    def __init__(self, pool_for: Callable[[Node], NodePool]) -> None:
+        self._pool_for = pool_for
+        self._moments: dict[Node, deque[tuple[float, str]]] = {}
+        self._caught_up: set[Node] = set()
+
+    def note_primary(self, cluster: Cluster) -> None:
+        """Record the primary's current position for each of its replicas."""
+        try:
+            position = self._pool_for(cluster.primary).run(gtid_position)
+        except ServerError:
+            return  # it does not answer, or writes no GTIDs
+        now_s = time.monotonic()
+        for replica in cluster.replicas:
+            self._moments.setdefault(replica, deque(maxlen=_KEPT)).append((now_s, position))
+
+    def of(self, replica: Node) -> Lag | None:
+        """Return the age of the oldest recorded position that the replica has not reached; None if unknown.
+
+        Raises:
+            ServerError: the replica does not answer.
+        """
+        moments = self._moments.get(replica)
+        if not moments:
+            return None
+        pool = self._pool_for(replica)
+        while moments:
+            at_s, position = moments[0]
+            if not pool.run(lambda connection, position=position: wait_for_gtid(connection, position, _WAIT_S)):  # type: ignore[misc]
+                return Lag(time.monotonic() - at_s, replica not in self._caught_up)
+            self._caught_up.add(replica)
+            moments.popleft()
+        return Lag(0.0, False)
 
 
 class ServerReader:
@@ -92,14 +151,15 @@ class ServerReader:
         # Roles change in a failover, addresses stay.
         address = node.having("primary")
         if address not in self._pools:
-            self._pools[address] = probe_pool(self._shards, address)
+            self._pools[address] = self._shards.pools.new_pool(address, _OPTIONS)
         return self._pools[address]
 
 
 def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
     up = state.error is None
     claim = None
-    if up and state.node.role == "primary":
+    is_primary = state.node.role == "primary"
+    if up and is_primary:
         claim = "none required" if not state.epoch else "held" if state.claim == state.epoch else "missing"
     return NodeView(
         address=str(state.node),
@@ -108,9 +168,11 @@ def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
         version=state.version,
         read_only=state.read_only,
         claim=claim,
-        lag_s=None if lag is None else round(lag.seconds, 1),
+        lag_s=None if lag is None else round(lag.seconds, 3),
         lag_is_minimum=lag is not None and lag.is_minimum,
         breaker_open=breaker_open,
         fault=state.fault,
         warnings=tuple(state.warnings),
+        writes_blocked=(state.semi_sync is not None and state.semi_sync.blocks_writes) if up and is_primary else None,
+        replica_running=None if state.threads is None else state.threads.running,
     )

@@ -6,8 +6,9 @@ import json
 import math
 import re
 import signal
+import threading
 import urllib.request
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pymysql
@@ -17,10 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.errors import ServerUnavailable
-from schemaless.monitoring.metrics import capacity, servers
-from schemaless.monitoring.metrics.exporter import COLLECTORS, OWN, Exporter
-from schemaless.monitoring.metrics.metric import Collector, Metric
+from schemaless.monitoring.metrics import METRICS, PREFIX, Exporter
 from schemaless.monitoring.status.capacity import CapacityReader
+from schemaless.monitoring.status.jobs import JobReader
 from schemaless.ops.failover import nodes
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -36,8 +36,8 @@ from tests.accounts import accounts_on
 from tests.planning.capacity.reports import measurement
 from tests.topologies import opened_as
 
-METRICS = [*OWN, *(metric for collector in COLLECTORS for metric in collector.metrics)]
-EXPORTED = {metric.exported for metric in METRICS}
+EXPORTED = {PREFIX + name for name in METRICS}
+PARTS = {("servers",), ("jobs",), ("followers",), ("shards",), ("capacity",), ("exports",)}
 SECRET = "the-document-says-this"
 
 Samples = dict[tuple[str, ...], float]
@@ -60,13 +60,24 @@ def scraped(exporter: Exporter) -> dict[str, Samples]:
         return samples(reply.read().decode())
 
 
-def once(store: schemaless.Datastore, *collectors: Collector) -> Exporter:
-    """Return an exporter whose collectors have each read once."""
-    exporter = Exporter(store, collectors)
-    exporter.registry.register(exporter)
-    for each in collectors:
-        next(exporter.read(each))
-    return exporter
+@pytest.fixture
+def exporter_of():
+    """Returns an exporter of a datastore that reads only when the test has it read; closes it afterwards."""
+    with ExitStack() as stack:
+
+        def make(store: schemaless.Datastore) -> Exporter:
+            exporter = Exporter(store)
+            exporter.registry.register(exporter)
+            stack.callback(exporter.collector.close)
+            return exporter
+
+        yield make
+
+
+def read(exporter: Exporter, name: str) -> None:
+    """Read one part of the status."""
+    (part,) = (each for each in exporter.collector.parts if each.name == name)
+    part.refresh()
 
 
 @pytest.mark.mysql
@@ -87,9 +98,9 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
             texts.append(reply.read().decode())
         ready = samples(texts[-1]).get("schemaless_collector_up", {})
-        return set(ready) == {(each.name,) for each in COLLECTORS} and all(ready.values())
+        return set(ready) == PARTS and all(ready.values())
 
-    eventually(complete, "each collector has read once")
+    eventually(complete, "each part has been read once")
     found = samples(texts[-1])
     shard = fresh_store.shard_of(row)
     cluster = internals_of(fresh_store).topology.cluster_of(shard).name
@@ -110,7 +121,7 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
 
 
 @pytest.mark.mysql
-def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_row, eventually):
+def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_row, eventually, exporter_of):
     """Nothing is written to measure it; a replica that is down is reported, and does not affect the others."""
     word = "SLAVE" if flavour == "mariadb" else "REPLICA"
     replica = replicated.replicas[0]
@@ -119,12 +130,10 @@ def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_
         nodes.add_replica(accounts.url("admin", url), "cluster-1", accounts.url("admin", replica.url), timeout_s=30)
         on_replica = pymysql.connect(unix_socket=str(replica.socket), user="root", autocommit=True, ssl_disabled=True)
         with schemaless.connect(url) as store, on_replica, on_replica.cursor() as cursor:
-            exporter = Exporter(store)
-            exporter.registry.register(exporter)
-            reading = exporter.read(servers.SERVERS)
+            exporter = exporter_of(store)
 
             def lag_s() -> float:
-                next(reading)
+                read(exporter, "servers")
                 return scraped(exporter)["schemaless_replica_lag_seconds"][("cluster-1", str(replica.socket))]
 
             eventually(lambda: lag_s() == 0, "nothing to wait for")
@@ -136,47 +145,54 @@ def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_
                 cursor.execute(f"START {word} SQL_THREAD")
             eventually(lambda: lag_s() == 0, "all has arrived")
 
-            next(reading)
+            read(exporter, "servers")
             both = [("cluster-1", "primary", str(replicated.socket)), ("cluster-1", "replica", str(replica.socket))]
             assert scraped(exporter)["schemaless_server_up"] == dict.fromkeys(both, 1)
             assert scraped(exporter)["schemaless_breaker_open"] == dict.fromkeys(both, 0)
 
 
 @pytest.mark.mysql
-def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path):
+def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path, exporter_of, monkeypatch):
     """The other cluster's stays closed."""
     up, down = internals_of(fresh_store).topology.clusters
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
     topology = replace(internals_of(fresh_store).topology, clusters=(up, replace(down, nodes=(nobody,))))
     with opened_as(fresh_store, topology) as half:
-        read = servers.SERVERS.reading(half)
-        found = [{(each.metric, each.labels[0]): each.value for each in read()} for _ in range(FAILURES)]
+        # The catalog does not list the server that does not answer.
+        monkeypatch.setattr(type(internals_of(half).shards.router), "again", lambda *_: None)
+        exporter, found = exporter_of(half), []
+        for _ in range(FAILURES):
+            read(exporter, "servers")
+            found.append(scraped(exporter))
 
-    assert [each[servers.UP, down.name] for each in found] == [0] * FAILURES
-    assert [each[servers.BREAKER, down.name] for each in found] == [0] * (FAILURES - 1) + [1]
-    assert [each[servers.BREAKER, up.name] for each in found] == [0] * FAILURES
+    last, other = (down.name, "primary", str(nobody)), (up.name, "primary", str(up.primary))
+    assert [each["schemaless_server_up"][last] for each in found] == [0] * FAILURES
+    assert [each["schemaless_breaker_open"][last] for each in found] == [0] * (FAILURES - 1) + [1]
+    assert [each["schemaless_breaker_open"][other] for each in found] == [0] * FAILURES
 
 
 @pytest.mark.mysql
 @pytest.mark.long
-def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new_row, accounts, migrate_store):
+def test_days_left_and_sizes_are_those_of_the_report(
+    fresh_store, fresh_url, new_row, accounts, migrate_store, exporter_of
+):
     """Metrics, status and report have the same days, also after a migration, which the last two report."""
     text = json.dumps({"s": "x" * 900}).encode()
     fresh_store.put_stored_cells([NewStoredCell(new_row(), "BASE", 1, text) for _ in range(100)])
     accounts.allow("measure", fresh_store.name, 4)
     with schemaless.connect(accounts.url("measure", fresh_url)) as store:
-        read = capacity.CAPACITY.reading(store)
-        assert read() == []
+        exporter = exporter_of(store)
+        read(exporter, "capacity")
+        assert "schemaless_stored_cells" not in scraped(exporter)
         history.keep(store, measurement(days=40))
-        found: dict[str, Samples] = {}
-        for sample in read():
-            found.setdefault(sample.metric.exported, {})[sample.labels] = sample.value
+        read(exporter, "capacity")
+        found = scraped(exporter)
 
         assert found["schemaless_disk_bytes"][("cluster-1",)] == 4 << 30
         assert found["schemaless_measured_timestamp_seconds"][()] == measurement().taken_at.timestamp()
-        assert found["schemaless_stored_cells"][("cluster-1", "BASE", "legacy")] > 0
+        assert found["schemaless_stored_cells"][("cluster-1", "legacy", "BASE")] > 0
         days = found["schemaless_disk_days_left"]
-        bounds = [days["cluster-1", bound] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
+        bounds = [days[bound, "cluster-1"] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
         assert bounds == sorted(bounds)
         assert bounds[0] < bounds[-1]
         report = report_json(make(store))
@@ -188,7 +204,7 @@ def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new
         assert page is not None
         assert later["scenarios"] == report["scenarios"]
         for outlook in later["scenarios"][0]["disks"]:
-            shown_days = {bound: days[outlook["disk"], bound] for bound in Band._fields}
+            shown_days = {bound: days[bound, outlook["disk"]] for bound in Band._fields}
             assert shown_days == {
                 bound: math.inf if each is None else each for bound, each in outlook["days_until_full"].items()
             }
@@ -206,43 +222,44 @@ def test_days_left_and_sizes_are_those_of_the_report(fresh_store, fresh_url, new
 @pytest.mark.parametrize(
     ("error", "logged"),
     [
-        (ServerUnavailable("it is down", node="db-1"), "metrics of odd: db-1: it is down"),
-        (KeyError("unexpected"), "metrics of odd"),
+        (ServerUnavailable("it is down", node="db-1"), ["metrics of jobs: db-1: it is down"]),
+        (KeyError(SECRET), ["status: cannot read jobs", "metrics of jobs: unexpected KeyError; the log"]),
     ],
 )
-def test_a_collector_that_fails_says_so_and_is_read_again(fresh_store, caplog, error, logged):
+def test_a_part_that_fails_says_so_and_is_read_again(
+    fresh_store, migrate_store, caplog, error, logged, exporter_of, monkeypatch
+):
     """Its samples are gone, the others stay; the reason is logged once, not with every reading."""
+    migrate.run(migrate_store, MigrateSpec())
     answers = [True, False, False, True]
-    one = Metric("one", "A figure.", ("part",))
+    jobs = JobReader.__call__
 
-    def reading(store: schemaless.Datastore) -> Callable[[], list[object]]:
-        def read() -> list[object]:
-            if not answers.pop(0):
-                raise error
-            return [one.at(7, "a")]
+    def failing(reader: JobReader) -> object:
+        if not answers.pop(0):
+            raise error
+        return jobs(reader)
 
-        return read
-
-    exporter = Exporter(fresh_store, [])
-    exporter.registry.register(exporter)
-    steps = exporter.read(Collector("odd", (one,), 1, reading))
+    monkeypatch.setattr(JobReader, "__call__", failing)
+    exporter = exporter_of(fresh_store)
+    read(exporter, "servers")
     for up in (1, 0, 0, 1):
-        next(steps)
+        read(exporter, "jobs")
         found = scraped(exporter)
-        assert found["schemaless_collector_up"] == {("odd",): up}
-        assert found.get("schemaless_one", {}) == ({("a",): 7} if up else {})
-    assert [record.message for record in caplog.records] == [logged]
+        assert found["schemaless_collector_up"] == {("servers",): 1, ("jobs",): up}
+        assert found.get("schemaless_job_state", {}) == ({("1", "migrate", "done"): 1} if up else {})
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == len(logged)
+    assert all(message.startswith(begin) for message, begin in zip(messages, logged, strict=True))
+    assert SECRET not in "".join(messages)
 
 
 @pytest.mark.mysql
 def test_an_exporter_reads_by_itself_and_stops(fresh_store, eventually):
     """Its threads end with its block."""
     with Exporter(fresh_store) as exporter:
-        eventually(
-            lambda: len(scraped(exporter).get("schemaless_collector_up", {})) == len(COLLECTORS), "all have read"
-        )
+        eventually(lambda: set(scraped(exporter).get("schemaless_collector_up", {})) == PARTS, "all have read")
     # Not at once where a reader is in the middle of something, and the machine busy.
-    eventually(lambda: not any(thread.is_alive() for thread in exporter._threads), "all have ended")
+    eventually(lambda: not any(thread.name.startswith("status ") for thread in threading.enumerate()), "all have ended")
 
 
 @pytest.mark.once
@@ -257,7 +274,7 @@ def test_an_address_that_is_none_is_refused(invoke, address):
 @pytest.mark.once
 def test_labels_name_no_cell():
     """Each is one of a few words; names are Prometheus's, counters end in _total, and none stands there twice."""
-    labels = {label for metric in METRICS for label in metric.labels}
+    labels = {label for metric in METRICS.values() for label in metric.labels}
 
     assert labels <= {
         "bound", "cluster", "codec", "collector", "column", "disk", "export", "index", "job", "kind", "number",

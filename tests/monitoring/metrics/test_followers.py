@@ -10,9 +10,8 @@ from itertools import islice
 import pytest
 
 import schemaless
-from schemaless.monitoring.metrics.followers import FOLLOWERS
-from schemaless.monitoring.metrics.indexes import INDEXES
-from schemaless.monitoring.metrics.metric import Collector
+from schemaless.monitoring.metrics import values
+from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.worker import Worker
@@ -26,10 +25,19 @@ from tests.accounts import Accounts
 Found = dict[tuple[str, ...], float]
 
 
-def scraped(url: str, collector: Collector = FOLLOWERS) -> Found:
-    """Return what a collector reads with an account for measuring: values by metric and labels."""
+def scraped(url: str, kind: str = "trigger") -> Found:
+    """Return the metrics of triggers or indexes with an account for measuring: values by metric and labels."""
     with schemaless.connect(url) as store:
-        return {(sample.metric.name, *sample.labels): sample.value for sample in collector.reading(store)()}
+        collector = Collector(store)
+        try:
+            found = collector.collect()
+        finally:
+            collector.close()
+    return {
+        (name, *map(str, labels)): value
+        for name, value, labels in values(found)
+        if name.startswith(kind) and value is not None
+    }
 
 
 @pytest.mark.mysql
@@ -96,7 +104,7 @@ def test_an_index_has_a_state_and_is_behind(
     fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(3)])
     with schemaless.connect(admin_url) as admin:
         indexes_of(admin).create(define("trips", "BASE.client:uuid", []))
-    found = scraped(accounts.url("measure", fresh_url), INDEXES)
+    found = scraped(accounts.url("measure", fresh_url), "index")
 
     assert found["index_state", "trips", "1", "backfilling"] == 1
     assert found["index_state", "trips", "1", "ready"] == 0

@@ -10,7 +10,8 @@ import duckdb
 import pytest
 
 import schemaless
-from schemaless.monitoring.metrics.exports import EXPORTS
+from schemaless.monitoring.metrics import values
+from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.export.admin import exports
 from schemaless.ops.export.target import masked
 from schemaless.store.followers.settings import Settings
@@ -21,6 +22,12 @@ from tests.store.followers.conftest import put  # noqa: F401 - the fixture
 from tests.test_docs import ROOT
 
 pytestmark = [pytest.mark.mysql]
+
+
+def metrics(store: schemaless.Datastore) -> dict[tuple[object, ...], float | None]:
+    """Return what Prometheus scrapes, by name and labels."""
+    status = Collector(store, for_metrics=True).collect()
+    return {(name, *labels): value for name, value, labels in values(status)}
 
 
 def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):  # noqa: F811
@@ -35,9 +42,9 @@ def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):
     status = invoke("export", "status", "--json", url=follow_url)
     overview = invoke("status", "--json", url=follow_url)
     with schemaless.connect(follow_url) as store:
-        scraped = {(sample.metric.name, *sample.labels): sample.value for sample in EXPORTS.reading(store)()}
+        scraped = metrics(store)
         (lake / "manifest.json").rename(lake / "away.json")
-        unreadable = {sample.metric.name: sample.value for sample in EXPORTS.reading(store)()}
+        unreadable = {name: value for (name, *_), value in metrics(store).items()}
         (lake / "away.json").rename(lake / "manifest.json")
     listed = invoke("export", "files", "--to", lake, "--json")
     removed = invoke("export", "remove", "parquet", "--execute", url=follow_url)
@@ -164,7 +171,7 @@ def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_ur
         assert exports(store) == {}
         settings = Settings(internals_of(store).follower_access)
         settings.create("export:parquet", {"uri": credentials[0]}, lambda shard: 0)
-        scraped = list(EXPORTS.reading(store)())
+        scraped = metrics(store)
         assert exports(store) == {"parquet": "s3://***:***@lake/cells"}
     shown = [
         invoke("export", "parquet", "--to", tmp_path / "lake", url=follow_url),
