@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from schemaless.cell import StoredCell
 from schemaless.codec.exact_text import exact_text
@@ -93,11 +93,10 @@ class Pace:
     skip_corrupt: bool = False
 
 
-class _End(NamedTuple):
-    """Location at which the cells of a file end, and whether that is the end of the feed."""
-
-    location: int
-    is_end: bool
+def _row(cell: StoredCell) -> Row:
+    """Return a cell as the row that it was read from."""
+    created_at = cell.created_at.isoformat()
+    return cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, cell.body, created_at
 
 
 class ShardExport:
@@ -127,6 +126,7 @@ class ShardExport:
         self._definition = definition
         self._pace = pace
         self._shard = shard
+        self._only = definition.only_column
         self._columns = typed_columns(definition.fields, definition.columns)
         limits, dictionaries = internals.limits, internals.dictionaries
         self._batches = Batches(
@@ -158,13 +158,18 @@ class ShardExport:
         self._replace_missing(check)
         self.writer.sweep()
 
-    def write_next(self, check: Callable[[], None]) -> tuple[int, bool]:
-        """Write the next file; return its number of cells, and whether the end of the feed was reached."""
-        built, end = self._build(self.location, None, check)
+    def write_next(self, check: Callable[[], None], first: Sequence[StoredCell] = ()) -> tuple[int, bool]:
+        """Write the next file; return its number of cells, and whether the end of the feed was reached.
+
+        Args:
+            check: called before each page; it raises an error to stop.
+            first: the first cells after ``location``, if they have been read already.
+        """
+        built, location, is_end = self._build(self.location, None, check, first)
         if built.rows:
-            self._publish(built, self.writer.entry.location, end.location)
-        self.location = max(self.location, end.location)
-        return built.rows, end.is_end
+            self._write(*built.close(self.writer.entry.location, location))
+        self.location = max(self.location, location)
+        return built.rows, is_end
 
     def write_latest(self, *, lost: bool = False) -> None:
         """Bring the file of the latest versions up to date, or write it again if it is ``lost``."""
@@ -196,37 +201,41 @@ class ShardExport:
         with self.writer.reading():
             return without_documents(self._target, f"{folder}/{file.name}", file, erased)
 
-    def _build(self, after: int, up_to: int | None, check: Callable[[], None]) -> tuple[CellFile, _End]:
-        """Read the cells after a location, up to an added_id or until the file is full."""
+    def _build(
+        self, after: int, up_to: int | None, check: Callable[[], None], first: Sequence[StoredCell] = ()
+    ) -> tuple[CellFile, int, bool]:
+        """Read the cells after a location, up to an added_id or until the file is full.
+
+        Returns:
+            The file, the location at which its cells end, and whether that is the end of the feed.
+        """
         built = CellFile(self._columns, self._batches)
-        columns, changes = self._definition.columns, self._internals.changes
-        only = columns[0] if columns is not None and len(columns) == 1 else None
         while built.body_bytes < self._pace.file_bytes or up_to is not None:
             check()
             room = max(0, self._pace.file_bytes - built.body_bytes) if up_to is None else self._pace.file_bytes
             limit = min(_PAGE_CELLS, room // self.mean_bytes + 1)
-            page = changes.page(self._shard, after, limit, only, "primary")
-            rows: Sequence[Row] = page.rows
-            rows = [row for row in rows if columns is None or row[2] in columns]
-            if up_to is not None:
-                rows = [row for row in rows if row[0] <= up_to]
-            built.add(rows, self._shard)
-            if page.next_location == after or (up_to is not None and page.next_location >= up_to):
-                return built, _End(after if up_to is None else up_to, True)
-            after = page.next_location
-        return built, _End(after, False)
+            if first:
+                rows: Sequence[Row] = [_row(cell) for cell in first[:limit]]
+                first, location = first[limit:], rows[-1][0]
+            else:
+                rows, location, _ = self._internals.changes.page(self._shard, after, limit, self._only, "primary")
+            columns = self._definition.columns
+            built.add(
+                [row for row in rows if (columns is None or row[2] in columns) and (up_to is None or row[0] <= up_to)],
+                self._shard,
+            )
+            if location == after or (up_to is not None and location >= up_to):
+                return built, after if up_to is None else up_to, True
+            after = location
+        return built, after, False
 
     def _replace_missing(self, check: Callable[[], None]) -> None:
         for name, file in missing_files(self._target, self._shard).items():
             if name.startswith(latest_folder(self._shard)):
                 self.write_latest(lost=True)
                 continue
-            built, _ = self._build(file.after, file.up_to, check)
-            again, content = built.close(file.after, file.up_to)
+            again, content = self._build(file.after, file.up_to, check)[0].close(file.after, file.up_to)
             self._write(replace(again, erased=file.erased), content, replaced=[file.name])
-
-    def _publish(self, built: CellFile, after: int, up_to: int) -> None:
-        self._write(*built.close(after, up_to))
 
     def _write(self, file: DataFile, content: Any, replaced: Sequence[str] = ()) -> None:
         file = self.writer.announce(file, replaced)
@@ -243,8 +252,7 @@ class ShardExport:
         elif replaced:
             self.writer.abandon()
         else:
-            built, _ = self._build(file.after, file.up_to, check)
-            self._publish(built, file.after, file.up_to)
+            self._write(*self._build(file.after, file.up_to, check)[0].close(file.after, file.up_to))
 
 
 class Exporter:
@@ -266,7 +274,7 @@ class Exporter:
 
     def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace) -> None:
         self.name: str = follower_name(definition.name)
-        self.column: str | None = definition.columns[0] if definition.columns and len(definition.columns) == 1 else None
+        self.column: str | None = definition.only_column
         self._internals = internals
         self._target = target
         self._definition = definition
@@ -354,7 +362,7 @@ class Exporter:
         if (wait_s := self._wait_s(export, lease, cells)) > 0:
             lease.defer(wait_s, "collecting cells for a file")
             return
-        rows, is_end = export.write_next(check)
+        rows, is_end = export.write_next(check, cells if lease.reached == export.location else ())
         if is_end and export.is_latest_behind:
             export.write_latest()
         self._advance(context, lease, export.location, rows)

@@ -60,6 +60,11 @@ class Definition:
     fields: tuple[str, ...]
     latest: bool = False
 
+    @property
+    def only_column(self) -> str | None:
+        """The only exported column; None if several or all are exported."""
+        return self.columns[0] if self.columns is not None and len(self.columns) == 1 else None
+
     def written(self) -> bytes:
         """Return the definition in the form stored in ``manifest.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
