@@ -17,7 +17,8 @@ from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.store.erasures.ledger import Target, check_reason, target
+from schemaless.store.erasures.holds import check_reason
+from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import json_option, note
 

@@ -78,7 +78,7 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
     database = internals.shards.database(shard)
 
     def erase(table: CopyTable) -> int:
-        statement = sql.erase_copies(database, table.name, ids, tombstone(erasure))
+        statement = sql.replace_bodies(database, table.name, ids, tombstone(erasure))
         pool = internals.shards.pool_for(table.node)
         return pool.run(lambda connection: connection.execute(statement).affected, writes=True)
 
@@ -115,7 +115,7 @@ def live_bodies(internals: Internals, shard: int, ids: Sequence[int]) -> int:
     database = internals.shards.database(shard)
 
     def count(table: CopyTable) -> int:
-        statement = sql.count_live_copies(database, table.name, ids)
+        statement = sql.count_live(database, ids, table.name)
         return int(internals.shards.pool_for(table.node).run(lambda connection: connection.rows(statement))[0][0])
 
     return _while_tables_change(lambda: sum(map(count, copy_tables(internals, shard))))
@@ -128,7 +128,7 @@ def _live_on(internals: Internals, node: Node, database: str, ids: Sequence[int]
         if side.has_cell and not own:
             names.append("cell")
         counts = {
-            f"{database}.{name} on {node}": int(connection.rows(sql.count_live_copies(database, name, ids))[0][0])
+            f"{database}.{name} on {node}": int(connection.rows(sql.count_live(database, ids, name))[0][0])
             for name in names
         }
         return {table: live for table, live in counts.items() if live}

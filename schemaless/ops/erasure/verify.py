@@ -111,8 +111,8 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
     cluster = internals.topology.cluster_of(shard)
     for ids in eraser.erased_ids(_CELLS_AT_ONCE):
         found.cells += len(ids)
-        live, parked = internals.shards.rows(shard, sql.count_left(database, ids))[0]
-        found.faults += Counter({"cells on the primary": int(live), "parked cells": int(parked)})
+        for what, count in (("cells on the primary", sql.count_live), ("parked cells", sql.count_parked)):
+            found.faults += Counter({what: int(internals.shards.rows(shard, count(database, ids))[0][0])})
         copies, unread = live_copies(internals, shard, ids)
         found.faults.update(copies)
         found.outstanding += [note for note in unread if note not in found.outstanding]

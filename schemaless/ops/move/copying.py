@@ -21,7 +21,6 @@ from schemaless.store.erasures.sql import replace_bodies
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
-from schemaless.wire.sql.parts import quoted_table
 
 T = TypeVar("T")
 
@@ -215,7 +214,7 @@ def copy_erasures(source: Connection, target: Connection, database: str, token: 
         for _, added_id, erasure, *_ in rows:
             by_erasure.setdefault(int(erasure), []).append(int(added_id))
         for erasure, ids in by_erasure.items():
-            target.execute(replace_bodies(quoted_table(database, cells), ids, tombstone(erasure)))
+            target.execute(replace_bodies(database, cells, ids, tombstone(erasure)))
         target.execute(sql.insert_events(database, log, rows))
         after = int(rows[-1][0])
 

@@ -179,7 +179,7 @@ class ShardEraser:
             ids = list(sizes)
             cells = self._cells(connection, ids, columns, indexes)
             last = int(connection.rows(select_last_event(database))[0][0] or 0)
-            affected = connection.execute(sql.erase_cells(database, ids, self._tombstone)).affected
+            affected = connection.execute(sql.replace_bodies(database, "cell", ids, self._tombstone)).affected
             assert affected == len(ids), f"{affected} of {len(ids)} cells were erased while the log was locked"
             connection.execute(sql.delete_parked_cells(database, ids))
             connection.execute(sql.blank_messages(database, ids, DIED))

@@ -51,6 +51,20 @@ class Hold:
     released_by: str | None
 
 
+def check_reason(reason: str) -> str:
+    """Check the reason code of an erasure or a hold.
+
+    Raises:
+        InvalidInput: it is not 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
+    """
+    if not _REASON.fullmatch(reason):
+        raise InvalidInput(
+            "a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, "
+            f"got {reason!r}; it is kept forever, so it must not name a person"
+        )
+    return reason
+
+
 class Holds:
     """The legal holds of a datastore.
 
@@ -79,8 +93,7 @@ class Holds:
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
         if not 1 <= len(held_by) <= 255 or not held_by.isprintable():
             raise InvalidInput(f"held_by must name who holds the rows, in 1 to 255 characters, got {held_by!r}")
-        if not _REASON.fullmatch(reason):
-            raise InvalidInput(f"a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], got {reason!r}")
+        check_reason(reason)
 
         def operation(connection: Connection) -> None:
             with self.lock(connection), connection.transaction():
@@ -95,7 +108,8 @@ class Holds:
                     held = {(bytes(row_key), str(by)) for _, row_key, by, *_ in self._rows_of(connection, part)}
                     new = [row_key for row_key in part if (row_key, held_by) not in held]
                     if new:
-                        connection.execute(sql.insert_holds(self._name, new, held_by, reason))
+                        rows = [(row_key, held_by, reason, None, None, None) for row_key in new]
+                        connection.execute(sql.insert_holds(self._name, rows))
 
         self._catalog().run(operation, writes=True)
 
@@ -172,9 +186,9 @@ class Holds:
                         released = own.number, hold.released_at, hold.released_by
                         connection.execute(sql.release_past_hold(self._name, *released))
                         continue
-                    times = hold.held_at, hold.released_at
-                    who_and_why = hold.row_key.bytes, hold.held_by, hold.reason, hold.released_by
-                    connection.execute(sql.insert_past_hold(self._name, *who_and_why, *times))
+                    ended = hold.released_by, hold.held_at, hold.released_at
+                    row = (hold.row_key.bytes, hold.held_by, hold.reason, *ended)
+                    connection.execute(sql.insert_holds(self._name, [row]))
             return changes
 
         holds = list(recorded)

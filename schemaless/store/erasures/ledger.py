@@ -7,7 +7,6 @@ anything is erased, so that one that was interrupted, or undone by a restored ba
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from schemaless.base.runner_names import who
 from schemaless.cell import RowKey
 from schemaless.errors import InvalidInput
 from schemaless.store.erasures import sql
-from schemaless.store.erasures.holds import Holds
+from schemaless.store.erasures.holds import Holds, check_reason
 from schemaless.store.erasures.sql import ANY_COLUMN, ANY_VERSION
 from schemaless.topology.placement import shard_for
 from schemaless.wire.connection import Connection
@@ -29,7 +28,6 @@ from schemaless.wire.pool import NodePool
 Kind = Literal["keys", "range"]
 Step = Literal["executed", "acknowledged", "verified"]
 
-_REASON: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _KEYS_PER_STATEMENT: Final = 500
 
 
@@ -71,20 +69,6 @@ def target(row_key: RowKey, column_name: str | None = None, ref_key: int | None 
         ANY_COLUMN if column_name is None else check_column_name(column_name),
         ANY_VERSION if ref_key is None else check_ref_key(ref_key),
     )
-
-
-def check_reason(reason: str) -> str:
-    """Check the reason code of an erasure.
-
-    Raises:
-        InvalidInput: it is not 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
-    """
-    if not _REASON.fullmatch(reason):
-        raise InvalidInput(
-            "a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, "
-            f"got {reason!r}; it is kept forever, so it must not name a person"
-        )
-    return reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +191,8 @@ class Ledger:
                 return int(existing[0][0])
             with self.holds.lock(connection), connection.transaction():
                 self.holds.refuse(connection, rows)
-                statement = sql.insert_erasure(self._name, kind, json.dumps(scope or {}), reason, author, token)
-                number = connection.execute(statement).last_id
-                self._insert_parts(connection, number, keys, concerned)
-            return number
+                about = kind, json.dumps(scope or {}), reason, author, token
+                return self._insert(connection, about, keys, [(shard, 0, 0, None) for shard in concerned])
 
         return self._catalog().run(operation, writes=True)
 
@@ -228,20 +210,16 @@ class Ledger:
         """
         check_reason(recorded.reason)
         number, keys, token = recorded.number, self._by_shard(targets), secrets.token_bytes(16)
-        concerned = [each.shard for each in recorded.shards]
+        shards = [(each.shard, each.cells, each.body_bytes, each.executed_at) for each in recorded.shards]
+        about = recorded.kind, json.dumps(dict(recorded.scope)), recorded.reason, recorded.requested_by, token
+        times = recorded.intended_at, recorded.executed_at
 
         def operation(connection: Connection) -> bool:
             if existing := connection.rows(sql.select_erasures(self._name, number)):
                 own = connection.rows(sql.select_by_token(self._name, token))
                 return bool(own) and int(own[0][0]) == int(existing[0][0])
-            about = recorded.kind, json.dumps(dict(recorded.scope)), recorded.reason, recorded.requested_by
             with connection.transaction():
-                connection.execute(sql.insert_erasure(self._name, *about, token, number))
-                self._insert_parts(connection, number, keys, concerned)
-                connection.execute(sql.update_times(self._name, number, recorded.intended_at, recorded.executed_at))
-                for each in recorded.shards:
-                    facts = (each.shard, each.cells, each.body_bytes, each.executed_at)
-                    connection.execute(sql.update_shard(self._name, number, *facts))
+                self._insert(connection, about, keys, shards, number, times)
             return True
 
         return self._catalog().run(operation, writes=True)
@@ -249,18 +227,24 @@ class Ledger:
     def _by_shard(self, targets: Iterable[Target]) -> list[tuple[int, bytes, str, int]]:
         return sorted({(shard_for(each.row_key, self._shard_count), *each) for each in targets})
 
-    def _insert_parts(
+    def _insert(
         self,
         connection: Connection,
-        number: int,
+        about: tuple[str, str, str, str, bytes],
         keys: Sequence[tuple[int, bytes, str, int]],
-        shards: Sequence[int],
-    ) -> None:
+        shards: Sequence[tuple[int, int, int, datetime | None]],
+        number: int | None = None,
+        times: tuple[datetime | None, datetime | None] = (None, None),
+    ) -> int:
+        """Insert an erasure with its keys and shards, and return its number; see ``sql.insert_erasure``."""
+        inserted = connection.execute(sql.insert_erasure(self._name, *about, number, *times)).last_id
+        number = number or inserted
         for start in range(0, len(keys), _KEYS_PER_STATEMENT):
             connection.execute(sql.insert_keys(self._name, number, keys[start : start + _KEYS_PER_STATEMENT]))
         for start in range(0, len(shards), _KEYS_PER_STATEMENT):
             part = shards[start : start + _KEYS_PER_STATEMENT]
             connection.execute(sql.insert_erasure_shards(self._name, number, part))
+        return number
 
     def entry(self, number: int) -> Erasure:
         """Return an erasure with its shards.

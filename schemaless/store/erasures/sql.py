@@ -13,7 +13,6 @@ from schemaless.wire.sql.parts import (
     blob_hex,
     by_id,
     by_key,
-    cell_table,
     insert,
     matching,
     moment,
@@ -97,25 +96,17 @@ def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
     )
 
 
-def replace_bodies(table_name: bytes, ids: Iterable[int], tombstone: bytes) -> bytes:
+def replace_bodies(database: str, name: str, ids: Iterable[int], tombstone: bytes) -> bytes:
     """Replace the bodies of cells with a tombstone, unless they have already been erased.
 
     Args:
-        table_name: qualified name of the table of cells.
+        database: the shard's database.
+        name: table of the cells, such as one that a move has left behind or is filling.
         ids: added_ids of the cells.
         tombstone: the new body.
     """
-    return b"UPDATE %b SET body=%b WHERE added_id IN (%b) AND %b" % (
-        table_name,
-        blob_hex(tombstone),
-        numbers(ids),
-        LIVE,
-    )
-
-
-def erase_cells(database: str, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of a shard's cells with a tombstone, unless they have already been erased."""
-    return replace_bodies(cell_table(database), ids, tombstone)
+    where = quoted_table(database, name), blob_hex(tombstone), numbers(ids), LIVE
+    return b"UPDATE %b SET body=%b WHERE added_id IN (%b) AND %b" % where
 
 
 def delete_parked_cells(database: str, ids: Iterable[int]) -> bytes:
@@ -169,14 +160,20 @@ def select_by_token(catalog: str, token: bytes) -> bytes:
 
 
 def insert_erasure(
-    catalog: str, kind: str, scope: str, reason: str, requested_by: str, token: bytes, number: int | None = None
+    catalog: str,
+    kind: str,
+    scope: str,
+    reason: str,
+    requested_by: str,
+    token: bytes,
+    number: int | None = None,
+    intended_at: datetime | None = None,
+    executed_at: datetime | None = None,
 ) -> bytes:
-    """Insert an erasure, with the next number or the given one."""
-    row: list[Term] = [kind, scope, reason, requested_by, blob_hex(token)]
-    names = "kind, scope, reason, requested_by, token"
-    if number is not None:
-        row.append(number)
-        names += ", erasure_id"
+    """Insert an erasure: with the next number and the present time, or with those of another catalog."""
+    names = "kind, scope, reason, requested_by, token, erasure_id, intended_at, executed_at"
+    times = moment(intended_at), moment(executed_at)
+    row: list[Term] = [kind, scope, reason, requested_by, blob_hex(token), number or b"DEFAULT", *times]
     return insert(table(catalog, b"erasure"), names, [row])
 
 
@@ -186,11 +183,11 @@ def insert_keys(catalog: str, erasure: int, keys: Iterable[tuple[int, bytes, str
     return insert(table(catalog, b"erasure_key"), "erasure_id, shard, row_key, column_name, ref_key", rows, ignore=True)
 
 
-def insert_erasure_shards(catalog: str, erasure: int, shards: Iterable[int]) -> bytes:
-    """Insert the shards of an erasure; existing ones are kept."""
-    return insert(
-        table(catalog, b"erasure_shard"), "erasure_id, shard", [(erasure, shard) for shard in shards], ignore=True
-    )
+def insert_erasure_shards(catalog: str, erasure: int, shards: Iterable[tuple[int, int, int, datetime | None]]) -> bytes:
+    """Insert the shards of an erasure, each ``(shard, cells, body_bytes, executed_at)``; existing ones are kept."""
+    rows = [(erasure, shard, cells, size, moment(executed_at)) for shard, cells, size, executed_at in shards]
+    names = "erasure_id, shard, cells, body_bytes, executed_at"
+    return insert(table(catalog, b"erasure_shard"), names, rows, ignore=True)
 
 
 def select_erasures(catalog: str, erasure: int | None = None) -> bytes:
@@ -247,24 +244,6 @@ def upsert_shard(catalog: str, erasure: int, shard: int, cells: int, body_bytes:
     return upsert(table(catalog, b"erasure_shard"), {"erasure_id": erasure, "shard": shard}, values)
 
 
-def update_times(catalog: str, erasure: int, intended_at: datetime, executed_at: datetime | None) -> bytes:
-    """Set the times of an erasure that was first recorded in another catalog."""
-    changes: dict[str, Term] = {"intended_at": moment(intended_at)}
-    if executed_at is not None:
-        changes["executed_at"] = moment(executed_at)
-    return update(table(catalog, b"erasure"), changes, erasure_id=erasure)
-
-
-def update_shard(
-    catalog: str, erasure: int, shard: int, cells: int, body_bytes: int, executed_at: datetime | None
-) -> bytes:
-    """Set the results, in a shard, of an erasure that was first recorded in another catalog."""
-    changes: dict[str, Term] = {"cells": cells, "body_bytes": body_bytes}
-    if executed_at is not None:
-        changes["executed_at"] = moment(executed_at)
-    return update(table(catalog, b"erasure_shard"), changes, erasure_id=erasure, shard=shard)
-
-
 def mark(catalog: str, erasure: int, what: str) -> bytes:
     """Record the time of a step, ``executed``, ``acknowledged`` or ``verified``, unless one is already recorded."""
     column = f"{what}_at"
@@ -274,10 +253,8 @@ def mark(catalog: str, erasure: int, what: str) -> bytes:
 
 def mark_executed(catalog: str, erasure: int) -> bytes:
     """Record that an erasure was executed, if all of its shards are done."""
-    left = b"SELECT 1 FROM %b AS s WHERE s.erasure_id=%d AND s.executed_at IS NULL" % (
-        table(catalog, b"erasure_shard"),
-        erasure,
-    )
+    left = b"SELECT 1 FROM %b AS s WHERE s.erasure_id=%d AND s.executed_at IS NULL"
+    left %= table(catalog, b"erasure_shard"), erasure
     return mark(catalog, erasure, "executed") + b" AND NOT EXISTS (%b)" % left
 
 
@@ -309,23 +286,14 @@ def select_acknowledged(catalog: str, erasure: int) -> bytes:
 # Copies of cells on other servers
 
 
-def erase_copies(database: str, name: str, ids: Iterable[int], tombstone: bytes) -> bytes:
-    """Replace the bodies of cells in a table that a move has left behind or is filling."""
-    return replace_bodies(quoted_table(database, name), ids, tombstone)
-
-
-def count_live_copies(database: str, name: str, ids: Iterable[int]) -> bytes:
-    """Select how many of these cells are in a table without having been erased."""
+def count_live(database: str, ids: Iterable[int], name: str = "cell") -> bytes:
+    """Select how many of these cells are in a table of a shard without having been erased."""
     return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b" % (quoted_table(database, name), numbers(ids), LIVE)
 
 
-def count_left(database: str, ids: Sequence[int]) -> bytes:
-    """Select how many of these cells of a shard have not been erased, and how many of these cells are parked."""
-    parked = (table(database, b"parked"), numbers(ids))
-    live = (cell_table(database), numbers(ids), LIVE)
-    return b"SELECT (SELECT COUNT(*) FROM %b WHERE added_id IN (%b) AND %b), " % live + (
-        b"(SELECT COUNT(*) FROM %b WHERE added_id IN (%b))" % parked
-    )
+def count_parked(database: str, ids: Iterable[int]) -> bytes:
+    """Select how many of these cells of a shard followers have parked."""
+    return b"SELECT COUNT(*) FROM %b WHERE added_id IN (%b)" % (table(database, b"parked"), numbers(ids))
 
 
 def select_rows_of(database: str, ids: Iterable[int]) -> bytes:
@@ -337,11 +305,6 @@ def count_older(database: str, row_key: bytes, column_name: str, ref_key: int, e
     """Select the number of cells of a target that were created before a time and have not been erased."""
     place = (by_key(database), _of_target(row_key, column_name, ref_key), LIVE, moment(executed_at))
     return b"SELECT COUNT(*) FROM %b WHERE %b AND %b AND created_at<%b" % place
-
-
-def count_live(database: str, ids: Iterable[int]) -> bytes:
-    """Select how many of these cells of a shard have not been erased."""
-    return count_live_copies(database, "cell", ids)
 
 
 # --- retention policies and legal holds -------------------------------------------------------------------------------
@@ -381,25 +344,13 @@ def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, relea
     )
 
 
-def insert_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, reason: str) -> bytes:
-    """Place legal holds on rows."""
-    rows = [(blob_hex(row_key), held_by, reason) for row_key in row_keys]
-    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason", rows)
-
-
-def insert_past_hold(
-    catalog: str,
-    row_key: bytes,
-    held_by: str,
-    reason: str,
-    released_by: str | None,
-    held_at: datetime,
-    released_at: datetime | None,
+def insert_holds(
+    catalog: str, rows: Iterable[tuple[bytes, str, str, str | None, datetime | None, datetime | None]]
 ) -> bytes:
-    """Insert a hold that was placed earlier, with its original times."""
-    row: list[Term] = [blob_hex(row_key), held_by, reason, released_by, moment(held_at)]
-    row.append(None if released_at is None else moment(released_at))
-    return insert(table(catalog, b"legal_hold"), "row_key, held_by, reason, released_by, held_at, released_at", [row])
+    """Place legal holds: ``(row_key, held_by, reason, released_by, held_at, released_at)``; without a time, now."""
+    names = "row_key, held_by, reason, released_by, held_at, released_at"
+    terms = [(blob_hex(row_key), by, why, who, moment(at), moment(until)) for row_key, by, why, who, at, until in rows]
+    return insert(table(catalog, b"legal_hold"), names, terms)
 
 
 def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, released_by: str) -> bytes:

@@ -288,7 +288,7 @@ def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand, monkeypat
     assert found_by_reading(root) == 2
 
     with monkeypatch.context() as patch:
-        patch.setattr(erasures_sql, "update_times", killed)
+        patch.setattr(erasures_sql, "insert_erasure_shards", killed)
         with pytest.raises(Killed):
             load_ledger(root, lines)
     (expected,) = undone(root, read_ledger(root, lines))
