@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from schemaless.errors import InvalidInput, ServerError
@@ -22,8 +21,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 from schemaless.wire.node import Node
 
-_ALGORITHM: Final = "Ed25519"
-UNTIL_UNKNOWN: Final = "until an operator purges them"
+_UNTIL_UNKNOWN: Final = "until an operator purges them"
 _PAGES: Final = "earlier pages: in undo and redo logs until they are reused, in free space of tables until a rebuild"
 _REPLACED: Final = "their owner replaces them"
 
@@ -44,6 +42,8 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
     replicas, dictionaries = (entry.notes.get(name, ()) for name in ("replicas_behind", "dictionaries"))
     unapplied = "documents, unless it has applied the erasure since", f"'erase verify {number}' finds none there"
+    steps = "intended_at", "executed_at", "acknowledged_at", "verified_at"
+    times: dict[str, datetime | None] = {name: getattr(entry, name) for name in steps}
     remains = [
         *((str(node), _PAGES, _logs_until(internals, node, entry.executed_at)) for node in nodes),
         *((table, "documents as of a backup", "it is dropped") for table in where.strays),
@@ -72,10 +72,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         "state": found.state,
         "reason": entry.reason,
         "requested_by": entry.requested_by,
-        "intended_at": entry.intended_at.isoformat(),
-        "executed_at": _text(entry.executed_at),
-        "acknowledged_at": _text(entry.acknowledged_at),
-        "verified_at": _text(entry.verified_at),
+        **{name: at and at.isoformat() for name, at in times.items()},
         "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "scope": {"kind": entry.kind, **entry.scope, **({"targets": targets} if targets else {})},
         "gone": {
@@ -95,19 +92,15 @@ def _logs_until(internals: Internals, node: Node, executed_at: datetime | None) 
     try:
         rows = internals.shards.pool_for(node).run(lambda connection: connection.rows(SHOW_LOG_EXPIRY))
     except ServerError as error:
-        return f"binary logs {UNTIL_UNKNOWN} ({error})"
+        return f"binary logs {_UNTIL_UNKNOWN} ({error})"
     settings = {str(name).lower(): str(value) for name, value in rows}
     if settings.get("log_bin", "OFF").upper() in ("OFF", "0"):
         return "no binary log"
     seconds = float(settings.get("binlog_expire_logs_seconds", 0) or 0)
     seconds = seconds or 86_400 * float(settings.get("expire_logs_days", 0) or 0)
     if not seconds or executed_at is None:
-        return f"binary logs {UNTIL_UNKNOWN}"
+        return f"binary logs {_UNTIL_UNKNOWN}"
     return f"binary logs until {executed_at + timedelta(seconds=seconds):%Y-%m-%d %H:%M} UTC"
-
-
-def _text(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
 
 
 def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
@@ -126,25 +119,10 @@ def signed(issued: Mapping[str, Any], key_file: Path) -> dict[str, Any]:
         raise InvalidInput(f"cannot read the private key {key_file}: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise InvalidInput(f"{key_file} is not an Ed25519 key; 'openssl genpkey -algorithm ed25519' creates one")
+    canonical = json.dumps(issued, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
     signature = {
-        "algorithm": _ALGORITHM,
+        "algorithm": "Ed25519",
         "public_key": key.public_key().public_bytes_raw().hex(),
-        "signature": key.sign(_canonical(issued)).hex(),
+        "signature": key.sign(canonical).hex(),
     }
     return {**issued, "signature": signature}
-
-
-def signature_holds(issued: Mapping[str, Any], public_key: str) -> bool:
-    """Return whether the signature of a receipt is valid for a public key, which is given in hexadecimal."""
-    signature = issued.get("signature", {})
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
-        key.verify(bytes.fromhex(signature["signature"]), _canonical(issued))
-    except (InvalidSignature, ValueError, KeyError, TypeError):
-        return False
-    return True
-
-
-def _canonical(issued: Mapping[str, Any]) -> bytes:
-    unsigned = {name: value for name, value in issued.items() if name != "signature"}
-    return json.dumps(unsigned, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()

@@ -43,6 +43,10 @@ class Verification:
     faults: Counter[str] = field(default_factory=Counter)
     outstanding: list[str] = field(default_factory=list)
 
+    def note(self, *outstanding: str) -> None:
+        """Add what a person has to check, once."""
+        self.outstanding += [each for each in outstanding if each not in self.outstanding]
+
     @property
     def clean(self) -> bool:
         """True if nothing was found."""
@@ -83,21 +87,19 @@ def verify(
     back = what_came_back(internals, entry)
     for shard_number, live in back.cells.items():
         found.faults[f"cells of shard {shard_number} older than the erasure"] += live
-    found.outstanding += [
-        f"row {hold.row_key} is held by {hold.held_by}, so cells that a restore brought back stay: {live:,}"
-        for hold, live in back.held.items()
-    ]
+    for hold, live in back.held.items():
+        found.note(f"row {hold.row_key} is held by {hold.held_by}, so cells that a restore brought back stay: {live:,}")
     for table in tables_of_moves(store, {shard.shard for shard in entry.shards}):
         found.faults[f"table {table}, which the unfinished move will drop before it ends"] += 1
     _verify_archives(store, archive_folders, found)
-    _verify_dictionaries(internals, entry.notes.get("dictionaries", ()), found)
+    for row in internals.dictionary_replicas.catalog.rows().values():
+        if row.content is not None and row.id in entry.notes.get("dictionaries", ()):
+            found.faults[f"dictionary {row.id} contains values of an erased document"] += 1
     where = places(store, [shard.shard for shard in entry.shards])
-    found.outstanding += [
-        f"table {table}, on a server that should not have it: 'schemaless check' says what to do"
-        for table in where.strays
-    ]
-    found.outstanding += [f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries]
-    found.outstanding += [f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())]
+    misplaced = "on a server that should not have it: 'schemaless check' says what to do"
+    found.note(*(f"table {table}, {misplaced}" for table in where.strays))
+    found.note(*(f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries))
+    found.note(*(f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())))
     if found.clean and not found.status.waiting:
         internals.erasures.ledger.mark(number, "verified")
         found.status = record_acknowledgements(store, number)
@@ -115,14 +117,13 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
             found.faults += Counter({what: int(internals.shards.rows(shard, count(database, ids))[0][0])})
         copies, unread = live_copies(internals, shard, ids)
         found.faults.update(copies)
-        found.outstanding += [note for note in unread if note not in found.outstanding]
+        found.note(*unread)
         for node in cluster.replicas:
             statement = sql.count_live(database, ids)
             try:
                 rows = internals.shards.run_on(node, shard, lambda connection, sql=statement: connection.rows(sql))  # type: ignore[misc]
             except ServerError as error:
-                note = f"replica {error}"
-                found.outstanding += [] if note in found.outstanding else [note]
+                found.note(f"replica {error}")
                 continue
             found.faults += Counter({f"cells on replica {node}": int(rows[0][0])})
         rows_of = internals.shards.rows(shard, sql.select_rows_of(database, ids))
@@ -143,10 +144,4 @@ def _verify_archives(store: Datastore, folders: Iterable[Path], found: Verificat
     if here:
         for file in erase_from_archives(store, here, execute=False):
             found.faults[f"originals in {file.path}"] += file.originals
-    found.outstanding += [f"archive {folder} is not on this machine" for folder in sorted(named - set(here))]
-
-
-def _verify_dictionaries(internals: Internals, suspects: Sequence[int], found: Verification) -> None:
-    for row in internals.dictionary_replicas.catalog.rows().values():
-        if row.content is not None and row.id in suspects:
-            found.faults[f"dictionary {row.id} contains values of an erased document"] += 1
+    found.note(*(f"archive {folder} is not on this machine" for folder in sorted(named - set(here))))
