@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
     counted,
+    facts,
     json_option,
     note,
     out,
@@ -43,11 +45,15 @@ from schemaless.ui.terminal.output import (
 )
 from schemaless.ui.terminal.progress import duration
 
-_SHARDS_SHOWN = 16
-_SKIPPED_SHOWN = 16
-_MISSING_SHOWN = 16
+_SHOWN: Final = 16
+"""Maximum number of shards, of missing files and of skipped cells that are shown."""
 
-name_option: Final = click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
+_target_option: Final = click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
+
+
+def _file_option(help_text: str) -> Callable[[Any], Any]:
+    size = FiniteRange(min=0, min_open=True)
+    return click.option("--file-mib", type=size, default=256, metavar="N", help=help_text)
 
 
 @click.group()
@@ -77,7 +83,7 @@ def export() -> None:
     metavar="DIR|URI",
     help="A folder, or a URI such as s3://bucket/path.  [required, except with --infer]",
 )
-@name_option
+@click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
 @click.option(
     "--column",
     "columns",
@@ -92,13 +98,7 @@ def export() -> None:
     "--once/--follow", default=True, help="Exit once all cells stored so far are exported, or keep exporting new ones."
 )
 @workers_option
-@click.option(
-    "--file-mib",
-    type=FiniteRange(min=0, min_open=True),
-    default=256,
-    metavar="N",
-    help="Maximum size of a file: about N MiB of JSON text.",
-)
+@_file_option("Maximum size of a file: about N MiB of JSON text.")
 @click.option(
     "--min-mib",
     type=FiniteRange(min=0),
@@ -225,7 +225,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
 
 
 @export.command(cls=ReadOnlyCommand)
-@click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
+@_target_option
 @click.option("--latest", is_flag=True, help="List the files of the latest versions instead.")
 @json_option
 def files(uri: str, latest: bool, as_json: bool) -> None:
@@ -247,14 +247,8 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
 
 
 @export.command()
-@click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
-@click.option(
-    "--file-mib",
-    type=FiniteRange(min=0, min_open=True),
-    default=256,
-    metavar="N",
-    help="Merge files into larger ones of up to about N MiB of JSON text.",
-)
+@_target_option
+@_file_option("Merge files into larger ones of up to about N MiB of JSON text.")
 @json_option
 def compact(uri: str, file_mib: float, as_json: bool) -> int:
     """Merge the small files of an export.
@@ -354,13 +348,13 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
                 bytes_text(sum(file.bytes for file in shard.entry.files)),
                 f"{shard.entry.location:,}",
             ]
-            for shard in shards[:_SHARDS_SHOWN]
+            for shard in shards[:_SHOWN]
         ],
         text_columns=2,
     )
-    if len(shards) > _SHARDS_SHOWN:
-        note(f"{len(shards) - _SHARDS_SHOWN:,} more shards are not shown; --json lists them all")
-    for shard in shards[:_SHARDS_SHOWN]:
+    if len(shards) > _SHOWN:
+        note(f"{len(shards) - _SHOWN:,} more shards are not shown; --json lists them all")
+    for shard in shards[:_SHOWN]:
         if shard.follower.cause is not None:
             note(f"shard {shard.follower.shard} {shard.follower.state}: {shard.follower.cause}")
     for column, counts in status.nulls.items():
@@ -368,9 +362,9 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts.items()))
             note(f"null in {column}: {reasons}")
     missing = [file for shard in status.shards for file in shard.missing]
-    for file in missing[:_MISSING_SHOWN]:
+    for file in missing[:_SHOWN]:
         note(f"{status.uri}/{file} is missing; 'schemaless export parquet' writes it again")
-    for number, added_id, error in status.skipped[:_SKIPPED_SHOWN]:
+    for number, added_id, error in status.skipped[:_SHOWN]:
         note(f"shard {number}, added_id {added_id} was exported without its body: {error}")
     for worker in status.workers:
         for _, number, reason in worker.reported.get("waits", []):
@@ -379,12 +373,8 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
 
 def _totals(status: ExportStatus) -> dict[str, int]:
     every = [file for shard in status.shards for file in shard.entry.files]
-    return {
-        "files": len(every),
-        "rows": sum(file.rows for file in every),
-        "bytes": sum(file.bytes for file in every),
-        "body_bytes": sum(file.body_bytes for file in every),
-    }
+    sums = {name: sum(getattr(file, name) for file in every) for name in ("rows", "bytes", "body_bytes")}
+    return {"files": len(every), **sums}
 
 
 def _json(status: ExportStatus) -> dict[str, Any]:
@@ -403,11 +393,7 @@ def _json(status: ExportStatus) -> dict[str, Any]:
         "workers": [worker.as_json() for worker in status.workers],
         "shards": [
             {
-                "shard": shard.follower.shard,
-                "state": shard.follower.state,
-                "cause": shard.follower.cause,
-                "ids_behind": shard.follower.ids_behind,
-                "behind_s": shard.follower.behind_s,
+                **facts(shard.follower, "shard", "state", "cause", "ids_behind", "behind_s"),
                 "location": shard.entry.location,
                 "files": [asdict(file) for file in shard.entry.files],
                 "missing": shard.missing,

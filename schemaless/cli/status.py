@@ -9,15 +9,26 @@ from importlib.util import find_spec
 from typing import Final, NoReturn
 
 import click
+from rich.markup import escape
 
 from schemaless.base.events import Advanced
 from schemaless.cli.options import url_option
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import Status, status_json
-from schemaless.monitoring.status.text import print_status
+from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import EXIT_FAILED, ReadOnlyCommand, json_option, note, print_json, progress
+from schemaless.ui.terminal.output import (
+    EXIT_FAILED,
+    ReadOnlyCommand,
+    counted,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
 
 _TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
@@ -67,11 +78,8 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
                     _show(collector.status(), as_json, clear=sys.stdout.isatty() and not as_json)
                     time.sleep(2)
         collector = Collector(store)
-        try:
-            with progress("reading", len(collector.parts), "parts") as listener:
-                found = collector.collect(lambda: listener(Advanced()))
-        finally:
-            collector.close()
+        with progress("reading", len(collector.parts), "parts") as listener:
+            found = collector.collect(lambda: listener(Advanced()))
     _show(found, as_json)
     return EXIT_FAILED if found.faults else 0
 
@@ -100,4 +108,27 @@ def _show(found: Status, as_json: bool, *, clear: bool = False) -> None:
         return
     if clear:
         click.clear()
-    print_status(found)
+    _print(found)
+
+
+def _print(status: Status) -> None:
+    """Print the findings, then a table for each part."""
+    console = out()
+    console.print(
+        f"[bold]{status.datastore}[/]: {counted(status.shards, 'shard')}, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC"
+    )
+    if not status.findings:
+        console.print("nothing needs attention")
+    for finding in status.findings:
+        style = "bold red" if finding.severity == "fault" else "yellow"
+        console.print(f"[{style}]{finding.severity}[/]: {escape(finding.where)}: {escape(finding.text)}")
+        console.print(f"    {finding.command}", markup=False, soft_wrap=True)
+    for table in tables_of(status).values():
+        console.print()
+        if table.rows:
+            rows = [list(row) for row in table.rows]
+            print_table(table.title, list(table.columns), rows, text_columns=table.text_columns)
+        else:
+            console.print(f"[bold]{table.title}[/]: {table.empty}")
+        if table.note:
+            console.print(table.note, markup=False)

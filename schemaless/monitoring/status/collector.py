@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -161,12 +162,12 @@ class Collector:
         self._server_reader.close()
 
     def collect(self, on_part: Callable[[], None] = lambda: None) -> Status:
-        """Read all parts once, concurrently, and return the status.
+        """Read all parts once, concurrently, close the collector, and return the status.
 
         Args:
             on_part: called after each part.
         """
-        with ThreadPoolExecutor(len(self.parts)) as threads:
+        with closing(self), ThreadPoolExecutor(len(self.parts)) as threads:
             for _ in threads.map(Part.refresh, self.parts):
                 on_part()
         return self.status()

@@ -11,8 +11,9 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.codec.envelope import is_erased
@@ -21,8 +22,6 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.ops.migrate.archive_files import ArchiveFile, read_archive
 from schemaless.ops.migrate.originals import Originals
-from schemaless.store.cells.reading import ADDED_ID, only_requested
-from schemaless.store.cells.sql import select_by_id
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 
@@ -82,34 +81,18 @@ def erase_from_archives(
 
 def _with_tombstones(internals: Internals, file: ArchiveFile) -> Iterator[tuple[Sequence[ArchivedCell], int]]:
     """Yield the file's cells in parts, with tombstones for erased originals, and each part's number of replacements."""
-    part: list[ArchivedCell] = []
-    for cell in read_archive(file):
-        part.append(cell)
-        if len(part) == _CELLS_AT_ONCE:
-            yield _replaced(internals, file.shard, part)
-            part = []
-    if part:
-        yield _replaced(internals, file.shard, part)
-
-
-def _replaced(internals: Internals, shard: int, part: Sequence[ArchivedCell]) -> tuple[Sequence[ArchivedCell], int]:
-    ids = sorted({cell.added_id for cell in part if not is_erased(cell.body)})
-    if not ids:
-        return part, 0
-    rows: Any = internals.shards.rows(
-        shard,
-        select_by_id(internals.shards.database(shard), ids),
-        check=only_requested({(added_id,) for added_id in ids}, ADDED_ID),
-    )
-    stored = (internals.stored_cell(row, shard) for row in rows)
-    tombstones = {(cell.added_id, cell.key): cell.body for cell in stored if cell.erased}
-    cells = [
-        cell._replace(body=tombstones[cell.added_id, cell.key], new_digest=_NO_DIGEST)
-        if (cell.added_id, cell.key) in tombstones and not is_erased(cell.body)
-        else cell
-        for cell in part
-    ]
-    return cells, sum(before is not after for before, after in zip(part, cells, strict=True))
+    every = iter(read_archive(file))
+    while part := list(islice(every, _CELLS_AT_ONCE)):
+        ids = sorted({cell.added_id for cell in part if not is_erased(cell.body)})
+        stored = internals.read_stored(file.shard, ids) if ids else ()
+        tombstones = {(cell.added_id, cell.key): cell.body for cell in stored if cell.erased}
+        cells = [
+            cell._replace(body=tombstones[cell.added_id, cell.key], new_digest=_NO_DIGEST)
+            if (cell.added_id, cell.key) in tombstones and not is_erased(cell.body)
+            else cell
+            for cell in part
+        ]
+        yield cells, sum(before is not after for before, after in zip(part, cells, strict=True))
 
 
 def _rewrite(internals: Internals, file: ArchiveFile) -> None:

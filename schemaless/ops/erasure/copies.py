@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
 from schemaless.codec.envelope import tombstone
@@ -63,14 +64,10 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
 
 def _while_tables_change(operation: Callable[[], T]) -> T:
     """Repeat an operation that fails because a mover renames or drops one of its tables."""
-    attempts = _MAX_ATTEMPTS
-    while True:
-        try:
+    for _ in range(_MAX_ATTEMPTS - 1):
+        with suppress(DatabaseMissing):
             return operation()
-        except DatabaseMissing:
-            attempts -= 1
-            if not attempts:
-                raise
+    return operation()
 
 
 def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[int]) -> int | None:
@@ -224,12 +221,8 @@ def wait_for_replicas(internals: Internals, cluster: str, gate: Callable[[], Non
         position = internals.shards.pool_for(servers.primary).run(gtid_position)
     except FeedRefused as error:
         return [f"{node}: {error}" for node in servers.replicas]
-    behind = []
-    for node in servers.replicas:
-        reason = _wait(internals, node, position, gate, patience_s)
-        if reason is not None:
-            behind.append(f"{node}: {reason}")
-    return behind
+    reasons = ((node, _wait(internals, node, position, gate, patience_s)) for node in servers.replicas)
+    return [f"{node}: {reason}" for node, reason in reasons if reason is not None]
 
 
 def _wait(internals: Internals, node: Node, position: str, gate: Callable[[], None], patience_s: float) -> str | None:
@@ -237,15 +230,11 @@ def _wait(internals: Internals, node: Node, position: str, gate: Callable[[], No
     while True:
         gate()
         try:
-            if internals.shards.pool_for(node).run(_applied(position)):
+            if internals.shards.pool_for(node).run(lambda each: wait_for_gtid(each, position, _REPLICA_WAIT_S)):
                 return None
             reason = f"it has not applied the erasure within {patience_s:g} s"
         except ServerError as error:
             reason = str(error)
+            time.sleep(_REPLICA_WAIT_S)
         if time.monotonic() > until_s:
             return reason
-        time.sleep(_REPLICA_WAIT_S if "has not applied" not in reason else 0)
-
-
-def _applied(position: str) -> Callable[[Connection], bool]:
-    return lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from schemaless.cell import StoredCell
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import CorruptBody, ExportFailed, InvalidInput, LocationLost, SchemalessError
-from schemaless.ops.export.latest import latest_file
 from schemaless.ops.export.manifest import (
     ROOT,
     DataFile,
@@ -27,7 +26,7 @@ from schemaless.ops.export.manifest import (
     missing_files,
     read_definition,
 )
-from schemaless.ops.export.parquet import CellFile, without_documents
+from schemaless.ops.export.parquet import CellFile, latest_file, without_documents
 from schemaless.ops.export.target import Target
 from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns

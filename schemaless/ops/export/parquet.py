@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from schemaless.errors import ExportFailed
-from schemaless.ops.export.manifest import DataFile, file_name
+from schemaless.ops.export.manifest import DataFile, ShardEntry, cells_folder, file_name, latest_folder
 from schemaless.ops.export.target import Target
 from schemaless.store.arrow.batches import Batch, Batches, load
 from schemaless.store.arrow.fields import ERASED, TypedColumn
@@ -17,6 +17,9 @@ from schemaless.store.cells.paging import Row
 
 _ROWS_PER_GROUP: Final = 32_768
 """Number of rows per row group. It is fixed, so that the file does not depend on the size of the feed's pages."""
+
+_LATEST: Final = "latest.parquet"
+_KEY: Final = ["row_key", "column_name"]
 
 _OPTIONS: Final = {"compression": "zstd", "compression_level": 3, "use_dictionary": ["column_name", "shard"]}
 """Settings of the writer. Keys and bodies hardly repeat, so encoding them with a dictionary would cost time and save
@@ -214,3 +217,37 @@ def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, 
     )
     content = written(table)
     return described(file, content), content
+
+
+def latest_file(target: Target, shard: int, entry: ShardEntry, *, lost: bool = False) -> tuple[DataFile, Any]:
+    """Return the description and the content of a shard's file of the latest versions: the highest ref_key of each key.
+
+    An erased cell keeps its row, with a null body. Without that row, an older version would become the latest one.
+
+    The content is the previous file's, updated with the files written since; if the previous file is ``lost``, it is
+    that of all files.
+
+    Raises:
+        ExportFailed: a file cannot be read.
+    """
+    pa = load()
+    old = entry.latest
+    names = [f"{latest_folder(shard)}/{old.name}"] if old is not None and not lost else []
+    since = 0 if old is None or lost else old.up_to
+    names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files if file.up_to > since]
+    table = pa.concat_tables([read_table(target, name) for name in names], promote_options="default")
+    content = written(newest(table))
+    up_to = max([since, *(file.up_to for file in entry.files)])
+    rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows
+    fields = entry.files[-1].fields if entry.files else ()
+    erased = {} if old is None else old.erased
+    return described(DataFile(_LATEST, 0, up_to, rows, 0, 0, "", fields, erased=erased), content), content
+
+
+def newest(table: Any) -> Any:
+    """Return a table's rows with the highest ref_key for each row_key and column, in added_id order."""
+    pa = load()
+    keys = table.select([*_KEY, "ref_key"]).append_column("place", pa.array(range(table.num_rows), pa.int64()))
+    order = keys.sort_by([("row_key", "ascending"), ("column_name", "ascending"), ("ref_key", "descending")])
+    first = order.group_by(_KEY, use_threads=False).aggregate([("place", "first")])
+    return table.take(first["place_first"]).sort_by("added_id").combine_chunks()

@@ -28,11 +28,7 @@ Found = dict[tuple[str, ...], float]
 def scraped(url: str, kind: str = "trigger") -> Found:
     """Return the metrics of triggers or indexes with an account for measuring: values by metric and labels."""
     with schemaless.connect(url) as store:
-        collector = Collector(store)
-        try:
-            found = collector.collect()
-        finally:
-            collector.close()
+        found = Collector(store).collect()
     return {
         (name, *map(str, labels)): value
         for name, value, labels in values(found)
