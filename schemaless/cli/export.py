@@ -266,7 +266,7 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
     """
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
-        done = compact_files(target, definition, int(file_mib * 2**20), range(definition.shard_count), listener)
+        done = compact_files(target, int(file_mib * 2**20), range(definition.shard_count), listener)
     if as_json:
         print_json(asdict(done))
     else:

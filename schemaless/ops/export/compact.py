@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,7 +11,6 @@ from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.errors import LeaseLost
 from schemaless.ops.export.manifest import (
     DataFile,
-    Definition,
     ShardEntry,
     ShardWriter,
     cells_folder,
@@ -79,23 +79,19 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
     return writer.entry
 
 
-def compact(
-    target: Target, definition: Definition, file_bytes: int, shards: Iterable[int], listener: Listener = ignore_events
-) -> Compacted:
+def compact(target: Target, file_bytes: int, shards: Sequence[int], listener: Listener = ignore_events) -> Compacted:
     """Merge the small files of shards; raises what ``compact_shard`` does, except ``LeaseLost``."""
-    chosen = list(shards)
     result = Compacted()
-    listener(Total(len(chosen)))
-    for shard in chosen:
+    listener(Total(len(shards)))
+    for shard in shards:
         result.files_before += len(read_shard(target, shard).files)
-        for attempt in range(_ATTEMPTS):
-            try:
+        for _ in range(_ATTEMPTS):
+            with suppress(LeaseLost):
                 entry = compact_shard(target, shard, file_bytes)
                 break
-            except LeaseLost:
-                if attempt + 1 == _ATTEMPTS:
-                    entry = read_shard(target, shard)
-                    result.busy.append(shard)
+        else:
+            entry = read_shard(target, shard)
+            result.busy.append(shard)
         result.files_after += len(entry.files)
         listener(Advanced(1))
     return result

@@ -206,15 +206,18 @@ def read_definition(target: Target) -> Definition | None:
 def read_shard(target: Target, shard: int) -> ShardEntry:
     """Return the current entry of a shard; an empty one if there is none."""
     for _ in range(_KEPT):
-        names = _entries(target, shard)
-        if not any(parsed.has_content for parsed in names):
+        places = [place for place in _entries(target, shard) if place.has_content]
+        if not places:
             return ShardEntry()
-        latest = max(parsed for parsed in names if parsed.has_content)
+        name = f"{_folder(shard)}/{max(places).name}"
         try:
-            return _read(target, shard, latest)
+            return ShardEntry.parse(target.read(name))
         except FileNotFoundError:
             # A writer has written several entries since they were listed.
             continue
+        except (ValueError, KeyError, TypeError) as error:
+            message = f"{target.uri}/{name} is damaged ({error}); delete it to continue from the entry before it"
+            raise ExportFailed(message) from error
     raise ExportFailed(f"{target.uri}: the manifest of shard {shard} changes faster than it can be read; try again")
 
 
@@ -289,16 +292,6 @@ def _folder(shard: int) -> str:
 def _entries(target: Target, shard: int) -> list[_Place]:
     found = (_ENTRY.match(name) for name in target.names(_folder(shard)))
     return [_Place(int(each[1]), each[2], int(each[3]), each[4] == "json") for each in found if each is not None]
-
-
-def _read(target: Target, shard: int, place: _Place) -> ShardEntry:
-    try:
-        return ShardEntry.parse(target.read(f"{_folder(shard)}/{place.name}"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExportFailed(
-            f"{target.uri}/{_folder(shard)}/{place.name} is damaged ({error}); delete it to "
-            "continue from the entry before it"
-        ) from error
 
 
 class ShardWriter:
@@ -396,18 +389,22 @@ class ShardWriter:
         Raises:
             LeaseLost: another writer has taken over; nothing became visible.
         """
-        try:
+        with self._unless_lost():
             self._target.put(name, content, self.token, self.check)
-        except (Vanished, FileNotFoundError) as error:
-            self.check()
-            raise self._lost() from error
 
     def replace(self, folder: str, file: DataFile, content: Any, replaced: Sequence[str]) -> None:
         """Replace files with a new one; raises what ``put`` does."""
-        try:
+        with self._unless_lost():
             self._target.replace(folder, file.name, content, replaced, self.token, self.check)
+
+    @contextmanager
+    def _unless_lost(self, *, has_fence: bool = True) -> Iterator[None]:
+        """Turn the removal of this writer's temporary file into ``LeaseLost``."""
+        try:
+            yield
         except (Vanished, FileNotFoundError) as error:
-            self.check()
+            if has_fence:
+                self.check()
             raise self._lost() from error
 
     def _named(self, file: DataFile) -> DataFile:
@@ -430,12 +427,8 @@ class ShardWriter:
     def _put(self, entry: ShardEntry | None) -> None:
         place = _Place(self._fence, self.token, self._generation, entry is not None)
         content = b"" if entry is None else entry.written()
-        try:
+        with self._unless_lost(has_fence=entry is not None):
             self._target.put(f"{_folder(self._shard)}/{place.name}", content, self.token)
-        except (Vanished, FileNotFoundError) as error:
-            if entry is not None:
-                self.check()
-            raise self._lost() from error
 
     def _prune(self) -> None:
         """Delete entries that no reader needs. The highest fence is kept, so fences only increase."""

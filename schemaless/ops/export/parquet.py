@@ -111,20 +111,16 @@ class CellFile:
 
     def close(self, after: int, up_to: int) -> tuple[DataFile, Any]:
         """Return the file's description and its content, as a buffer."""
-        content = self._writer.close()
         nulls = {column.name: dict(counts) for column, counts in zip(self.columns, self._nulls, strict=True)}
         fields = tuple(column.declared for column in self.columns)
-        return described(
-            DataFile(
-                file_name(after, up_to), after, up_to, self.rows, 0, self.body_bytes, "", fields, nulls, self._skipped
-            ),
-            content,
-        ), content
+        name, size = file_name(after, up_to), self.body_bytes
+        file = DataFile(name, after, up_to, self.rows, 0, size, "", fields, nulls, self._skipped)
+        return _described(file, self._writer.close())
 
 
-def described(file: DataFile, content: Any) -> DataFile:
-    """Return a file's description with the size and checksum of its content."""
-    return replace(file, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+def _described(file: DataFile, content: Any) -> tuple[DataFile, Any]:
+    """Return a file's description with the size and checksum of its content, and the content."""
+    return replace(file, bytes=len(content), sha256=hashlib.sha256(content).hexdigest()), content
 
 
 def read_table(target: Target, name: str) -> Any:
@@ -142,7 +138,7 @@ def read_table(target: Target, name: str) -> Any:
         ) from error
 
 
-def written(table: Any) -> Any:
+def _written(table: Any) -> Any:
     """Return a table as a Parquet file in a buffer."""
     writer = GroupWriter(table.schema)
     writer.add(table)
@@ -182,11 +178,10 @@ def without_documents(
             counts = nulls.setdefault(field_.name, {})
             counts[ERASED] = counts.get(ERASED, 0) + removed
         table = table.set_column(position, field_, compute.if_else(concerned, pa.scalar(None, field_.type), values))
-    content = written(table)
     counted = Counter(file.erased) + Counter(str(erased[added_id]) for added_id in held)
     lengths = compute.sum(compute.binary_length(table["body"])).as_py() or 0
     changed = replace(file, body_bytes=lengths, nulls=nulls, skipped=skipped, erased=dict(counted))
-    return described(changed, content), content
+    return _described(changed, _written(table))
 
 
 def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, Any]:
@@ -215,8 +210,7 @@ def merged(tables: Sequence[Any], files: Sequence[DataFile]) -> tuple[DataFile, 
         {added_id: error for file in files for added_id, error in file.skipped.items()},
         dict(sum((Counter(file.erased) for file in files), Counter())),
     )
-    content = written(table)
-    return described(file, content), content
+    return _described(file, _written(table))
 
 
 def latest_file(target: Target, shard: int, entry: ShardEntry, *, lost: bool = False) -> tuple[DataFile, Any]:
@@ -236,12 +230,12 @@ def latest_file(target: Target, shard: int, entry: ShardEntry, *, lost: bool = F
     since = 0 if old is None or lost else old.up_to
     names += [f"{cells_folder(shard)}/{file.name}" for file in entry.files if file.up_to > since]
     table = pa.concat_tables([read_table(target, name) for name in names], promote_options="default")
-    content = written(newest(table))
+    latest = newest(table)
     up_to = max([since, *(file.up_to for file in entry.files)])
-    rows = load("pyarrow.parquet").ParquetFile(pa.BufferReader(content)).metadata.num_rows
     fields = entry.files[-1].fields if entry.files else ()
     erased = {} if old is None else old.erased
-    return described(DataFile(_LATEST, 0, up_to, rows, 0, 0, "", fields, erased=erased), content), content
+    file = DataFile(_LATEST, 0, up_to, latest.num_rows, 0, 0, "", fields, erased=erased)
+    return _described(file, _written(latest))
 
 
 def newest(table: Any) -> Any:

@@ -120,17 +120,12 @@ class Holds:
             ServerError: the catalog's server is unreachable or rejects a statement.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
-        return sum(
-            self._catalog()
-            .run(
-                lambda connection, part=part: connection.execute(  # type: ignore[misc]
-                    sql.release_holds(self._name, part, held_by, who())
-                ),
-                writes=True,
-            )
-            .affected
-            for part in _parts(keys)
+        statements = [sql.release_holds(self._name, part, held_by, who()) for part in _parts(keys)]
+        runs = (
+            self._catalog().run(lambda connection, sql=each: connection.execute(sql), writes=True)  # type: ignore[misc]
+            for each in statements
         )
+        return sum(run.affected for run in runs)
 
     def all(self, *, released: bool = False) -> list[Hold]:
         """Return the holds in force, oldest first; with ``released``, also those that have been released."""

@@ -22,7 +22,7 @@ from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.export.admin import caught_up, export_status, export_supervisor, file_names, prepare, remove
 from schemaless.ops.export.compact import compact
 from schemaless.ops.export.exporter import Pace, ShardExport
-from schemaless.ops.export.manifest import Definition, read_definition, read_shard
+from schemaless.ops.export.manifest import Definition, read_shard
 from schemaless.ops.export.target import LocalTarget, ObjectTarget, open_target
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
@@ -266,11 +266,9 @@ def test_compact_merges_files_and_loses_no_row(put, export, follow_store, tmp_pa
     cells |= put(40, body={"a": 2})
     export("w2", fields=("a:int",))
     target = open_target(str(tmp_path / "lake"))
-    definition = read_definition(target)
-    assert definition is not None
 
-    done = compact(target, definition, 1 << 20, range(4))
-    again = compact(target, definition, 1 << 20, range(4))
+    done = compact(target, 1 << 20, range(4))
+    again = compact(target, 1 << 20, range(4))
     cells |= put(40, body={"a": 3})
     export("w3")
 
@@ -297,7 +295,7 @@ def test_an_object_store_has_the_same_rows(put, export, follow_store, tmp_path):
     for shard in range(4):
         part = ShardExport(internals, bucket, definition, ONCE, shard)
         part.write_next(lambda: None)
-    compact(bucket, definition, 1 << 20, range(4))
+    compact(bucket, 1 << 20, range(4))
 
     tables = [pq.read_table(bucket.open_input(name)) for name in file_names(bucket, definition)]
     found = [(row["shard"], row["added_id"]) for table in tables for row in table.to_pylist()]
