@@ -126,7 +126,7 @@ def _print(status: Status) -> None:
     for table in tables_of(status).values():
         console.print()
         if table.rows:
-            rows = [list(row) for row in table.rows]
+            rows = [list(row.values) for row in table.rows]
             print_table(table.title, list(table.columns), rows, text_columns=table.text_columns)
         else:
             console.print(f"[bold]{table.title}[/]: {table.empty}")

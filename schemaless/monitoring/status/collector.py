@@ -42,7 +42,11 @@ _STOP_WAIT_S: Final = 5.0
 
 
 class Part(Generic[T]):
-    """A part of the status, with its last reading.
+    """A part of the status.
+
+    Attributes:
+        value: its last reading; None before the first, and if the last one failed.
+        view: when it was read, and why the reading failed if it did.
 
     Args:
         name: name of the part.
@@ -55,22 +59,14 @@ class Part(Generic[T]):
     def __init__(
         self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0, most_rest_s: float = _MOST_REST_S
     ) -> None:
-        self.name = name
         self.value: T | None = None
+        self.view: PartView = PartView(name, None, every_s, None)
         self._every_s = every_s
         self._read = read
         self._rest = rest
         self._most_rest_s = most_rest_s
-        self._took_s = 0.0
-        self._read_at: datetime | None = None
-        self._problem: str | None = None
         self._woken = threading.Event()
         self._ended = threading.Event()
-
-    @property
-    def rest_s(self) -> float:
-        """Rest before the next reading, in seconds."""
-        return max(self._every_s, min(self._most_rest_s, self._rest * self._took_s))
 
     def refresh(self) -> None:
         """Read the part again."""
@@ -84,18 +80,21 @@ class Part(Generic[T]):
         except Exception as error:  # noqa: BLE001 - a reader with a bug must not end its thread
             # The page must not show what the message of such an error says: it may contain a key.
             problem = f"unexpected {type(error).__name__}; the log of 'schemaless status' has the traceback"
-            if problem != self._problem:
-                _log.exception("status: cannot read %s", self.name)
-        self.value, self._problem = value, problem
-        self._took_s = time.monotonic() - began_s
-        self._read_at = datetime.now(UTC)
+            if problem != self.view.problem:
+                _log.exception("status: cannot read %s", self.view.name)
+        took_s = time.monotonic() - began_s
+        rest_s = max(self._every_s, min(self._most_rest_s, self._rest * took_s))
+        self.value = value
+        self.view = PartView(self.view.name, datetime.now(UTC), round(rest_s, 1), problem, took_s)
 
-    def wait(self) -> None:
-        """Wait until the next reading is due or, after a minimum rest, ``wake`` has been called."""
-        soonest_s = max(self._every_s, min(self.rest_s, _SOON * self._took_s))
+    def wait(self) -> bool:
+        """Wait until the next reading is due, or ``wake`` is called after a minimum rest; False after ``end``."""
+        rest_s = self.view.every_s
+        soonest_s = max(self._every_s, min(rest_s, _SOON * self.view.took_s))
         if not self._ended.wait(soonest_s):
-            self._woken.wait(self.rest_s - soonest_s)
+            self._woken.wait(rest_s - soonest_s)
             self._woken.clear()
+        return not self._ended.is_set()
 
     def wake(self) -> None:
         """Bring the next reading forward."""
@@ -105,15 +104,6 @@ class Part(Generic[T]):
         """End all waits, present and future."""
         self._ended.set()
         self._woken.set()
-
-    @property
-    def ended(self) -> bool:
-        """Whether ``end`` has been called."""
-        return self._ended.is_set()
-
-    def view(self) -> PartView:
-        """Return when the part was read, and why the reading failed if it did."""
-        return PartView(self.name, self._read_at, round(self.rest_s, 1), self._problem, self._took_s)
 
 
 class Collector:
@@ -145,7 +135,9 @@ class Collector:
 
     def __enter__(self) -> Self:
         for part in self.parts:
-            thread = threading.Thread(target=self._keep_reading, args=(part,), name=f"status {part.name}", daemon=True)
+            thread = threading.Thread(
+                target=self._keep_reading, args=(part,), name=f"status {part.view.name}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
         return self
@@ -177,7 +169,7 @@ class Collector:
         now = datetime.now(UTC)
         clusters, jobs = self._servers.value, self._jobs.value
         followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)
-        views = tuple(part.view() for part in self.parts)
+        views = tuple(part.view for part in self.parts)
         topology, last = internals_of(self._store).topology, self._shards.value
         return Status(
             datastore=self._store.name,
@@ -194,6 +186,6 @@ class Collector:
         )
 
     def _keep_reading(self, part: Part[Any]) -> None:
-        while not part.ended:
+        part.refresh()
+        while part.wait():
             part.refresh()
-            part.wait()

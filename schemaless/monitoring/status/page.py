@@ -187,10 +187,10 @@ def _table(table: Table) -> str:
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
     body = "".join(
-        f"<tr{' class=faulty' if number in table.faulty else ''}>"
-        + "".join(cell("td", place, text) for place, text in enumerate(row))
+        f"<tr{' class=faulty' if row.faulty else ''}>"
+        + "".join(cell("td", place, text) for place, text in enumerate(row.values))
         + "</tr>"
-        for number, row in enumerate(table.rows)
+        for row in table.rows
     )
     label = escape(table.title, quote=True)
     return (

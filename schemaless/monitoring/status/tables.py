@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from schemaless.monitoring.status.findings import lag_text
-from schemaless.monitoring.status.model import CapacityView, ClusterView, FollowerView, JobView, NodeView, Status
+from schemaless.monitoring.status.model import CapacityView, FollowerView, JobView, NodeView, Status
 from schemaless.ui.terminal.output import bytes_text, counted, size_text, speed_text
 from schemaless.ui.terminal.progress import duration, waited_text
+
+
+class Row(NamedTuple):
+    """A row of a table.
+
+    Attributes:
+        values: its values.
+        faulty: whether it needs attention.
+    """
+
+    values: tuple[str, ...]
+    faulty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,58 +31,47 @@ class Table:
 
     Attributes:
         title: heading.
-        columns: headings of the columns.
-        rows: values of each row; the columns after the first ``text_columns`` contain figures.
+        columns: headings of the columns; the columns after the first ``text_columns`` contain figures.
+        rows: the rows.
         text_columns: number of leading columns that contain text.
         empty: what to say if there are no rows.
         note: a line below the table.
-        faulty: numbers of the rows that need attention.
     """
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]
     text_columns: int
     empty: str
     note: str = ""
-    faulty: frozenset[int] = frozenset()
 
 
 def tables_of(status: Status) -> dict[str, Table]:
     """Return the table of each part that has been read, by the part's name."""
     tables = {}
     if status.clusters is not None:
-        tables["servers"] = _servers(status.clusters)
+        columns = ("cluster", "role", "state", "server", "claim", "shards", "lag")
+        tables["servers"] = Table("Servers", columns, tuple(_servers(status)), 5, "no servers")
     if status.jobs is not None:
-        tables["jobs"] = _jobs(status.jobs)
+        columns = ("job", "state", "waits on", "done", "shards", "rate", "time left")
+        note = " ".join(filter(None, (_waited(job) for job in status.jobs if job.unfinished)))
+        tables["jobs"] = Table("Jobs", columns, tuple(map(_job, status.jobs)), 3, "no jobs yet", note)
     if status.followers is not None:
-        tables["followers"] = _followers(status.followers)
+        columns = ("name", "kind", "state", "workers", "behind", "oldest", "parked")
+        rows = tuple(map(_follower, status.followers))
+        empty = "no triggers, indexes or exports"
+        tables["followers"] = Table("Triggers, indexes and exports", columns, rows, 3, empty)
     if any(part.name == "capacity" and part.read_at and not part.problem for part in status.parts):
         tables["capacity"] = _disks(status.capacity, status.taken_at)
     return tables
 
 
-def _servers(clusters: tuple[ClusterView, ...]) -> Table:
-    nodes = [(cluster, node) for cluster in clusters for node in cluster.nodes]
-    return Table(
-        "Servers",
-        ("cluster", "role", "state", "server", "claim", "shards", "lag"),
-        tuple(
-            (
-                cluster.name,
-                node.role,
-                _state(node),
-                node.address,
-                node.claim or "",
-                f"{cluster.shards:,}" if node.role == "primary" else "",
-                lag_text(node),
-            )
-            for cluster, node in nodes
-        ),
-        5,
-        "no servers",
-        faulty=frozenset(number for number, (_, node) in enumerate(nodes) if node.fault is not None),
-    )
+def _servers(status: Status) -> Iterator[Row]:
+    for cluster in status.clusters or ():
+        for node in cluster.nodes:
+            shards = f"{cluster.shards:,}" if node.role == "primary" else ""
+            where = (cluster.name, node.role, _state(node), node.address)
+            yield Row((*where, node.claim or "", shards, lag_text(node)), node.fault is not None)
 
 
 def _state(node: NodeView) -> str:
@@ -77,31 +80,18 @@ def _state(node: NodeView) -> str:
     return "read-only" if node.read_only else "writable"
 
 
-def _jobs(jobs: tuple[JobView, ...]) -> Table:
-    return Table(
-        "Jobs",
-        ("job", "state", "waits on", "done", "shards", "rate", "time left"),
-        tuple(
-            (
-                f"{job.name} {job.job_id}",
-                "no runner" if job.lacks_runners else "runner silent" if _is_silent(job) else job.state,
-                ", ".join(wait.cluster for wait in job.waits),
-                f"{job.fraction:.0%} of {bytes_text(job.bytes_total)}",
-                f"{job.shards_done:,} of {job.shards:,}",
-                "" if job.mb_per_s is None else speed_text(job.mb_per_s),
-                _eta(job),
-            )
-            for job in jobs
-        ),
-        3,
-        "no jobs yet",
-        note=" ".join(filter(None, (_waited(job) for job in jobs if job.unfinished))),
-        faulty=frozenset(number for number, job in enumerate(jobs) if job.lacks_runners or _is_silent(job)),
+def _job(job: JobView) -> Row:
+    is_silent = job.runners_silent > 0 and job.state != "paused"
+    values = (
+        f"{job.name} {job.job_id}",
+        "no runner" if job.lacks_runners else "runner silent" if is_silent else job.state,
+        ", ".join(wait.cluster for wait in job.waits),
+        f"{job.fraction:.0%} of {bytes_text(job.bytes_total)}",
+        f"{job.shards_done:,} of {job.shards:,}",
+        "" if job.mb_per_s is None else speed_text(job.mb_per_s),
+        _eta(job),
     )
-
-
-def _is_silent(job: JobView) -> bool:
-    return job.runners_silent > 0 and job.state != "paused"
+    return Row(values, job.lacks_runners or is_silent)
 
 
 def _waited(job: JobView) -> str:
@@ -117,36 +107,19 @@ def _eta(job: JobView) -> str:
     return f"{duration(job.eta_s)} ({duration(job.eta_low_s)} to {duration(job.eta_high_s)})"
 
 
-def _followers(followers: tuple[FollowerView, ...]) -> Table:
-    return Table(
-        "Triggers, indexes and exports",
-        ("name", "kind", "state", "workers", "behind", "oldest", "parked"),
-        tuple(
-            (
-                follower.name,
-                follower.kind,
-                _follower_state(follower),
-                f"{follower.workers:,}",
-                f"{follower.ids_behind:,} ids",
-                duration(follower.behind_s),
-                f"{follower.parked:,}",
-            )
-            for follower in followers
-        ),
-        3,
-        "no triggers, indexes or exports",
-        faulty=frozenset(
-            number
-            for number, follower in enumerate(followers)
-            if follower.lacks_workers or {"stopped", "missing"} & follower.shards.keys()
-        ),
-    )
-
-
-def _follower_state(follower: FollowerView) -> str:
+def _follower(follower: FollowerView) -> Row:
     none = ["no worker"] if follower.lacks_workers else []
     odd = [f"{count:,} {state}" for state, count in sorted(follower.shards.items()) if state != "running"]
-    return ", ".join([follower.state, *none, *odd])
+    values = (
+        follower.name,
+        follower.kind,
+        ", ".join([follower.state, *none, *odd]),
+        f"{follower.workers:,}",
+        f"{follower.ids_behind:,} ids",
+        duration(follower.behind_s),
+        f"{follower.parked:,}",
+    )
+    return Row(values, follower.lacks_workers or not {"stopped", "missing"}.isdisjoint(follower.shards))
 
 
 def _disks(capacity: CapacityView | None, now: datetime) -> Table:
@@ -154,25 +127,13 @@ def _disks(capacity: CapacityView | None, now: datetime) -> Table:
     if capacity is None:
         return Table("Space", columns, (), 1, "never measured; run 'schemaless capacity measure'")
     age = duration((now - capacity.measured_at).total_seconds())
-    return Table(
-        "Space",
-        columns,
-        tuple(
-            (
-                disk.name,
-                bytes_text(disk.body_bytes),
-                size_text(disk.file_bytes, "?"),
-                size_text(disk.free_bytes, "?"),
-                size_text(disk.disk_bytes, "?"),
-                disk.days_text,
-                _interval(disk.days_low, disk.days_high),
-            )
-            for disk in capacity.disks
-        ),
-        1,
-        "no disks",
-        note=f"First disk full in: {capacity.answer}. Measured {age} ago. {capacity.detail}{capacity.problem or ''}",
-    )
+    rows = []
+    for disk in capacity.disks:
+        sizes = (size_text(size, "?") for size in (disk.file_bytes, disk.free_bytes, disk.disk_bytes))
+        full = disk.days_text, _interval(disk.days_low, disk.days_high)
+        rows.append(Row((disk.name, bytes_text(disk.body_bytes), *sizes, *full)))
+    note = f"First disk full in: {capacity.answer}. Measured {age} ago. {capacity.detail}{capacity.problem or ''}"
+    return Table("Space", columns, tuple(rows), 1, "no disks", note)
 
 
 def _interval(low: float | None, high: float | None) -> str:

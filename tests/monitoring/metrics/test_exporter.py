@@ -76,7 +76,7 @@ def exporter_of():
 
 def read(exporter: Exporter, name: str) -> None:
     """Read one part of the status."""
-    (part,) = (each for each in exporter.collector.parts if each.name == name)
+    (part,) = (each for each in exporter.collector.parts if each.view.name == name)
     part.refresh()
 
 

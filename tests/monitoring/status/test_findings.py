@@ -34,7 +34,7 @@ def test_tables_mark_the_rows_of_faults():
     found = everything()
     tables = tables_of(found)
     marked = {
-        name: {tuple(table.rows[number][:3]) for number in table.faulty}
+        name: {row.values[:3] for row in table.rows if row.faulty}
         for name, table in tables.items()
         if name in ("jobs", "followers")
     }
@@ -44,7 +44,7 @@ def test_tables_mark_the_rows_of_faults():
     assert {f"{kind} {name}" for name, kind, _ in marked["followers"]} == {
         f"{each.kind} {each.name}" for each in found.followers or ()
     } & faults
-    states = {name: state for name, state, *_ in tables["jobs"].rows}
+    states = {row.values[0]: row.values[1] for row in tables["jobs"].rows}
     assert (states["move 4"], states["rebuild 5"], states["restore 6"]) == ("runner silent", "no runner", "paused")
     assert ("idle", "trigger", "running, no worker") in marked["followers"]
     assert "Migration 3 has waited 12 s for lagging replicas." in tables["jobs"].note
