@@ -19,6 +19,7 @@ from schemaless.ops.erasure.copies import live_bodies
 from schemaless.ops.erasure.expired import blocks, rules_of
 from schemaless.ops.erasure.job import ErasureSpec, bounds_of, run
 from schemaless.ops.erasure.ledger_file import Recorded
+from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import RunOptions
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
@@ -103,8 +104,11 @@ def replay(store: Datastore, found: Iterable[Undone], thresholds: Thresholds, **
         SchemalessError: as for ``JobKind.run``; repeating the call continues the work.
     """
     for each in found:
-        if each.shards:
-            run(store, ErasureSpec(each.entry.number, replay=True, thresholds=thresholds), each.shards, **how)
+        left = {*each.shards}
+        while left:
+            job = run(store, ErasureSpec(each.entry.number, replay=True, thresholds=thresholds), sorted(left), **how)
+            # The job may be one that an interrupted replay left, for other shards.
+            left -= {*JobStore(store).numbers(job.job_id)}
 
 
 def what_came_back(

@@ -27,7 +27,7 @@ from schemaless.ops.admin.ndjson import dump_lines, iter_dump
 from schemaless.ops.erasure import copies
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.copies import copy_tables
-from schemaless.ops.erasure.job import ErasureSpec
+from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.ledger_file import ledger_lines, load_ledger, read_ledger
 from schemaless.ops.erasure.plan import plan_targets
@@ -302,6 +302,30 @@ def test_erasures_are_repeated_after_a_restore(root, new_row, by_hand, monkeypat
     assert found_by_reading(root) == 1
     assert root.get_cell_latest(subject, "BASE").body == {"later": True}
     assert (undone(root), verify(root, number).clean) == ([], True)
+
+
+def test_a_replay_erases_in_all_shards_though_an_interrupted_one_left_a_job_for_some(root, new_row):
+    """The job is finished, and another one does the rest."""
+    first = new_row()
+    rows = [first, next(row for row in iter(new_row, None) if root.shard_of(row) != root.shard_of(first))]
+    for row in rows:
+        root.put_cell(row, "BASE", 1, document(1))
+    bodies = {row: next(root.get_stored_versions(row, "BASE")).body for row in rows}
+    number = erase(root, rows)
+    internals = internals_of(root)
+    for row, body in bodies.items():
+        shard = root.shard_of(row)
+        statement = (
+            f"UPDATE `{internals.shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE row_key=x'{row.hex}'"
+        )
+        internals.shards.execute(shard, statement.encode())
+    ERASE.begin_or_join(root, ErasureSpec(number, replay=True), [root.shard_of(first)])
+    (found,) = undone(root)
+    assert (found_by_reading(root), found.shards) == (2, sorted(map(root.shard_of, rows)))
+
+    replay(root, [found], Thresholds())
+
+    assert (found_by_reading(root), undone(root)) == (0, [])
 
 
 def test_a_ledger_of_other_erasures_under_the_same_numbers_is_refused(root, row, by_hand):
