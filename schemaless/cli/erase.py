@@ -21,6 +21,7 @@ from schemaless.ops.erasure.status import status as status_of
 from schemaless.ops.erasure.verify import verify as verify_erasure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.store.erasures.ledger import STEPS
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
 from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
@@ -108,10 +109,7 @@ def status(number: int | None, url: str, as_json: bool) -> int:
                     entry.reason,
                     entry.kind,
                     entry.requested_by,
-                    *(
-                        "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
-                        for at in (entry.intended_at, entry.executed_at, entry.acknowledged_at, entry.verified_at)
-                    ),
+                    *("-" if (at := getattr(entry, step)) is None else f"{at:%Y-%m-%d %H:%M:%S}" for step in STEPS),
                     str(entry.number),
                 ]
                 for entry in entries

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 from schemaless.base.numbers import shards_text
@@ -14,7 +13,7 @@ from schemaless.ops.erasure.plan import plan_targets
 from schemaless.ops.erasure.replay import Undone
 from schemaless.ops.erasure.status import ErasureStatus
 from schemaless.store.datastore import Datastore
-from schemaless.store.erasures.ledger import Erasure, Target
+from schemaless.store.erasures.ledger import STEPS, Erasure, Target
 from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table, progress
 
 _ROWS_SHOWN = 64
@@ -85,7 +84,7 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
     out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, requested by {entry.requested_by}")
     where = counted(len(entry.shards), "shard")
     out().print(f"{counted(entry.cells, 'cell')}, {bytes_text(entry.body_bytes)} of bodies, in {where}")
-    for what, at in times_of(entry).items():
+    for what, at in facts(entry, *STEPS).items():
         shown = at or "not yet"
         if what == "acknowledged_at" and at is None and status.state == "acknowledged":
             shown = f"by all followers; 'schemaless erase verify {entry.number}' records when it was"
@@ -102,11 +101,6 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
         out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}", markup=False)
     for what, found in entry.notes.items():
         out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, found))}")
-
-
-def times_of(entry: Erasure) -> dict[str, datetime | None]:
-    """Return the times of an erasure's steps."""
-    return facts(entry, "intended_at", "executed_at", "acknowledged_at", "verified_at")
 
 
 def status_json(status: ErasureStatus) -> dict[str, Any]:
@@ -127,8 +121,7 @@ def entry_json(entry: Erasure) -> dict[str, Any]:
     """Return an entry of the ledger, without its shards, as JSON values."""
     return {
         "erasure": entry.number,
-        **facts(entry, "kind", "scope", "reason", "requested_by"),
-        **times_of(entry),
+        **facts(entry, "kind", "scope", "reason", "requested_by", *STEPS),
         "notes": dict(entry.notes),
     }
 
@@ -144,34 +137,29 @@ def show_undone(recorded: Recorded, undone: Sequence[Undone], *, executed: bool)
         f"restore: {counted(len(undone), 'erasure')}"
     )
     for each in undone:
-        _show_undone(each, executed=executed)
+        name = f"{'erasure' if each.entry.kind == 'keys' else 'retention run'} {each.entry.number}"
+        for line in _undone_lines(each, executed=executed):
+            out().print(f"{name}: {line}", markup=False)
 
 
-def _show_undone(undone: Undone, *, executed: bool) -> None:
-    entry, cells, copies = undone.entry, undone.cells.total(), undone.copies.total()
-    name = f"{'erasure' if entry.kind == 'keys' else 'retention run'} {entry.number}"
-    if entry.executed_at is None and not executed:
-        out().print(f"{name}: not executed yet in all shards; cells left: {cells:,}")
+def _undone_lines(undone: Undone, *, executed: bool) -> Iterator[str]:
+    cells, copies = undone.cells.total(), undone.copies.total()
+    if undone.entry.executed_at is None and not executed:
+        yield f"not executed yet in all shards; cells left: {cells:,}"
     elif cells or copies:
-        back = counted(cells, "cell") + (
-            f" and {counted(copies, 'copy', 'copies')} in tables of moves" if copies else ""
-        )
-        out().print(f"{name}: {back} came back{', erased again' if executed else ''}")
+        of_moves = f" and {counted(copies, 'copy', 'copies')} in tables of moves" if copies else ""
+        yield f"{counted(cells, 'cell')}{of_moves} came back{', erased again' if executed else ''}"
     else:
-        out().print(f"{name}: nothing to erase again")
+        yield "nothing to erase again"
     for hold, kept in list(undone.held.items())[:_ROWS_SHOWN]:
         held = f"held by {hold.held_by} since {hold.held_at:%Y-%m-%d} ({hold.reason})"
-        out().print(
-            f"{name}: {counted(kept, 'cell')} of row {hold.row_key} came back and will stay: {held}", markup=False
-        )
+        yield f"{counted(kept, 'cell')} of row {hold.row_key} came back and will stay: {held}"
     if len(undone.held) > _ROWS_SHOWN:
-        out().print(f"{name}: and cells of {len(undone.held) - _ROWS_SHOWN:,} more held rows; --json lists them")
+        yield f"and cells of {len(undone.held) - _ROWS_SHOWN:,} more held rows; --json lists them"
     if undone.gone:
         them = "it" if undone.gone == 1 else "them"
-        out().print(
-            f"{name}: {counted(undone.gone, 'cell')} that it had erased will not be erased again: the restore lost "
-            f"{them}, or the newer versions that had made {them} expire"
-        )
+        lost = f"the restore lost {them}, or the newer versions that had made {them} expire"
+        yield f"{counted(undone.gone, 'cell')} that it had erased will not be erased again: {lost}"
 
 
 def undone_json(undone: Undone) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from schemaless.ops.erasure.places import places
 from schemaless.ops.erasure.sql import SHOW_LOG_EXPIRY
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.ledger import STEPS
 from schemaless.store.internals import Internals, internals_of
 from schemaless.wire.node import Node
 
@@ -42,8 +43,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
     replicas, dictionaries = (entry.notes.get(name, ()) for name in ("replicas_behind", "dictionaries"))
     unapplied = "documents, unless it has applied the erasure since", f"'erase verify {number}' finds none there"
-    steps = "intended_at", "executed_at", "acknowledged_at", "verified_at"
-    times: dict[str, datetime | None] = {name: getattr(entry, name) for name in steps}
+    times: dict[str, datetime | None] = {step: getattr(entry, step) for step in STEPS}
     remains = [
         *((str(node), _PAGES, _logs_until(internals, node, entry.executed_at)) for node in nodes),
         *((table, "documents as of a backup", "it is dropped") for table in where.strays),
