@@ -192,7 +192,7 @@ class _Instruments:
             try:
                 return call(*arguments, **options)
             except Exception as error:
-                self._failed(name, error)
+                self._errors.add(1, {**self._named, "schemaless.call": name, "error.type": type(error).__name__})
                 raise
             finally:
                 add(clock() - began_s)
@@ -203,7 +203,7 @@ class _Instruments:
         from opentelemetry import context, trace
 
         span_name, attributes = f"schemaless.{name}", {**self._named, "schemaless.call": name}
-        add, clock, start, kind = self._tallies[name].add, time.perf_counter, tracer.start_span, trace.SpanKind.CLIENT
+        counted_call, start, kind = self.counted(name, call), tracer.start_span, trace.SpanKind.CLIENT
 
         @functools.wraps(call)
         def spanned_call(*arguments: Any, **options: Any) -> Any:
@@ -211,27 +211,21 @@ class _Instruments:
             # contain a key, so only its class is recorded.
             span = start(span_name, None, kind, attributes, record_exception=False, set_status_on_exception=False)
             token = None
-            began_s = clock()
             try:
                 # Without an SDK the span is invalid and need not become the current one.
                 if span.get_span_context().is_valid:
                     token = context.attach(trace.set_span_in_context(span))
-                return call(*arguments, **options)
+                return counted_call(*arguments, **options)
             except Exception as error:
-                self._failed(name, error)
                 span.set_status(trace.StatusCode.ERROR)
                 span.set_attribute("error.type", type(error).__name__)
                 raise
             finally:
-                add(clock() - began_s)
                 if token is not None:
                     context.detach(token)
                 span.end()
 
         return spanned_call
-
-    def _failed(self, name: str, error: Exception) -> None:
-        self._errors.add(1, {**self._named, "schemaless.call": name, "error.type": type(error).__name__})
 
 
 def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Listener:

@@ -27,7 +27,7 @@ from schemaless.ops.export.manifest import (
 )
 from schemaless.ops.export.target import Target, masked, open_target
 from schemaless.store.arrow.batches import load
-from schemaless.store.arrow.fields import TypedColumn, typed_columns
+from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.arrow.infer import Proposal, propose
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers import sql
@@ -119,17 +119,13 @@ class ExportStatus:
     @property
     def nulls(self) -> Mapping[str, Counter[str]]:
         """For each typed column, the number of nulls by reason."""
-        totals: dict[str, Counter[str]] = {column.name: Counter() for column in self.columns}
+        columns = typed_columns(self.definition.fields, self.definition.columns)
+        totals: dict[str, Counter[str]] = {column.name: Counter() for column in columns}
         for shard in self.shards:
             for file in shard.entry.files:
                 for name, counts in file.nulls.items():
                     totals.setdefault(name, Counter()).update(counts)
         return totals
-
-    @property
-    def columns(self) -> Sequence[TypedColumn]:
-        """The typed columns."""
-        return typed_columns(self.definition.fields, self.definition.columns)
 
     @property
     def skipped(self) -> list[tuple[int, int, str]]:
