@@ -21,7 +21,7 @@ from schemaless.ops.erasure.status import status as status_of
 from schemaless.ops.erasure.verify import verify as verify_erasure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
-from schemaless.store.erasures.ledger import STEPS
+from schemaless.store.erasures.sql import STEPS
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
 from schemaless.ui.terminal.files import OutputFile, data_output, write_whole

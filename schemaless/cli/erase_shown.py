@@ -13,7 +13,8 @@ from schemaless.ops.erasure.plan import plan_targets
 from schemaless.ops.erasure.replay import Undone
 from schemaless.ops.erasure.status import ErasureStatus
 from schemaless.store.datastore import Datastore
-from schemaless.store.erasures.ledger import STEPS, Erasure, Target
+from schemaless.store.erasures.ledger import Erasure, Target
+from schemaless.store.erasures.sql import STEPS
 from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table, progress
 
 _ROWS_SHOWN = 64

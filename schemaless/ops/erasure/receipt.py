@@ -18,7 +18,7 @@ from schemaless.ops.erasure.places import places
 from schemaless.ops.erasure.sql import SHOW_LOG_EXPIRY
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.store.datastore import Datastore
-from schemaless.store.erasures.ledger import STEPS
+from schemaless.store.erasures.sql import STEPS
 from schemaless.store.internals import Internals, internals_of
 from schemaless.wire.node import Node
 

@@ -28,9 +28,6 @@ from schemaless.wire.pool import NodePool
 Kind = Literal["keys", "range"]
 Step = Literal["executed", "acknowledged", "verified"]
 
-STEPS: Final = ("intended_at", "executed_at", "acknowledged_at", "verified_at")
-"""Attributes of an erasure with the times of its steps."""
-
 _KEYS_PER_STATEMENT: Final = 500
 
 

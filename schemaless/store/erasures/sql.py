@@ -24,10 +24,11 @@ from schemaless.wire.sql.parts import (
     upsert,
 )
 
+STEPS: Final = ("intended_at", "executed_at", "acknowledged_at", "verified_at")
+"""Columns of an erasure with the times of its steps, also attributes of ``Erasure``."""
+
 ANY_COLUMN: Final = ""
 ANY_VERSION: Final = -1
-
-_REMOVED: Final = b"'removed by an erasure'"
 
 _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
@@ -37,24 +38,18 @@ _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
 def lock_log(database: str) -> bytes:
     """Lock the log of erased cells until the transaction ends; selects no row if the lock row does not exist yet."""
-    return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % table(database, b"erased_cell")
+    return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % _log(database)
 
 
 def insert_lock_row(database: str) -> bytes:
     """Insert the row that ``lock_log`` locks, unless it exists."""
-    return insert(
-        table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True
-    )
+    return insert(_log(database), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True)
 
 
 def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
     """Select the added_id, key and body size of the cells with these added_ids that have not been erased."""
-    return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (
-        _SIZES,
-        by_id(database),
-        numbers(ids),
-        LIVE,
-    )
+    wanted = by_id(database), numbers(ids), LIVE
+    return b"SELECT %b FROM %b WHERE added_id IN (%b) AND %b ORDER BY added_id" % (_SIZES, *wanted)
 
 
 def select_sizes_by_key(
@@ -70,13 +65,9 @@ def select_sizes_by_key(
     """
     wanted = b" OR ".join(b"(%b)" % _of_target(*target) for target in targets)
     condition = LIVE if before is None else LIVE + b" AND created_at<" + moment(before)
-    return b"SELECT %b FROM %b WHERE (%b) AND %b ORDER BY row_key, column_name, ref_key LIMIT %d" % (
-        _SIZES,
-        by_key(database),
-        wanted,
-        condition,
-        limit,
-    )
+    where = by_key(database), wanted, condition
+    order = b"ORDER BY row_key, column_name, ref_key LIMIT %d" % limit
+    return b"SELECT %b FROM %b WHERE (%b) AND %b %b" % (_SIZES, *where, order)
 
 
 def count_target(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
@@ -119,36 +110,30 @@ def blank_messages(database: str, ids: Sequence[int], kept_prefix: str) -> bytes
 
     A message that begins with ``kept_prefix`` contains no text from a document, and is kept.
     """
-    return b"UPDATE %b SET message=%b WHERE message IS NOT NULL AND location<%d AND LEFT(message,%d)<>%b" % (
-        table(database, b"follower"),
-        _REMOVED,
-        max(ids),
-        len(kept_prefix),
-        text(kept_prefix),
-    )
+    concerned = b"message IS NOT NULL AND location<%d AND LEFT(message,%d)<>%b"
+    concerned %= max(ids), len(kept_prefix), text(kept_prefix)
+    return b"UPDATE %b SET message='removed by an erasure' WHERE %b" % (table(database, b"follower"), concerned)
 
 
 def insert_events(database: str, rows: Iterable[tuple[int, int, int, int, str | None]]) -> bytes:
     """Insert events: ``(event_id, added_id, erasure, body_bytes, entry_shards)``."""
-    return insert(table(database, b"erased_cell"), "event_id, added_id, erasure, body_bytes, entry_shards", rows)
+    return insert(_log(database), "event_id, added_id, erasure, body_bytes, entry_shards", rows)
 
 
 def select_executed(database: str, erasure: int) -> bytes:
     """Select the number of cells of an erasure, the total size of their bodies, and its last event."""
-    return b"SELECT COUNT(*), COALESCE(SUM(body_bytes),0), COALESCE(MAX(event_id),0) FROM %b WHERE erasure=%d" % (
-        table(database, b"erased_cell"),
-        erasure,
-    )
+    sums = b"COUNT(*), COALESCE(SUM(body_bytes),0), COALESCE(MAX(event_id),0)"
+    return b"SELECT %b FROM %b WHERE erasure=%d" % (sums, _log(database), erasure)
 
 
 def select_erased_ids(database: str, erasure: int, after: int, limit: int) -> bytes:
     """Select event_id and added_id of the next cells of an erasure, in the order of events."""
-    return b"SELECT event_id, added_id FROM %b WHERE erasure=%d AND event_id>%d ORDER BY event_id LIMIT %d" % (
-        table(database, b"erased_cell"),
-        erasure,
-        after,
-        limit,
-    )
+    condition = b"erasure=%d AND event_id>%d ORDER BY event_id LIMIT %d" % (erasure, after, limit)
+    return b"SELECT event_id, added_id FROM %b WHERE %b" % (_log(database), condition)
+
+
+def _log(database: str) -> bytes:
+    return table(database, b"erased_cell")
 
 
 # The ledger
@@ -197,14 +182,10 @@ def select_erasures(catalog: str, erasure: int | None = None) -> bytes:
         A statement whose rows are erasure_id, kind, scope, reason, requested_by, intended_at, executed_at,
         acknowledged_at, verified_at and notes.
     """
-    times = b", ".join(
-        b"CONCAT(%b,'+00:00')" % name for name in (b"intended_at", b"executed_at", b"acknowledged_at", b"verified_at")
-    )
-    return b"SELECT erasure_id, kind, scope, reason, requested_by, %b, notes FROM %b WHERE %b ORDER BY erasure_id" % (
-        times,
-        table(catalog, b"erasure"),
-        matching(erasure_id=erasure),
-    )
+    times = b", ".join(b"CONCAT(%b,'+00:00')" % step.encode() for step in STEPS)
+    columns = b"erasure_id, kind, scope, reason, requested_by, %b, notes" % times
+    chosen = matching(erasure_id=erasure)
+    return b"SELECT %b FROM %b WHERE %b ORDER BY erasure_id" % (columns, table(catalog, b"erasure"), chosen)
 
 
 def select_erasure_shards(catalog: str, erasure: int) -> bytes:
@@ -270,17 +251,14 @@ def update_notes(catalog: str, erasure: int, notes: str) -> bytes:
 
 def insert_acknowledged(catalog: str, erasure: int, names: Iterable[str]) -> bytes:
     """Record that followers have handled all events of an erasure; the first time is kept."""
-    return insert(
-        table(catalog, b"erasure_follower"), "erasure_id, name", [(erasure, name) for name in names], ignore=True
-    )
+    rows = [(erasure, name) for name in names]
+    return insert(table(catalog, b"erasure_follower"), "erasure_id, name", rows, ignore=True)
 
 
 def select_acknowledged(catalog: str, erasure: int) -> bytes:
     """Select the name and acknowledged_at of each follower that has handled all events of an erasure."""
-    return b"SELECT name, CONCAT(acknowledged_at,'+00:00') FROM %b WHERE erasure_id=%d ORDER BY name" % (
-        table(catalog, b"erasure_follower"),
-        erasure,
-    )
+    which = table(catalog, b"erasure_follower"), erasure
+    return b"SELECT name, CONCAT(acknowledged_at,'+00:00') FROM %b WHERE erasure_id=%d ORDER BY name" % which
 
 
 # Copies of cells on other servers
@@ -337,11 +315,8 @@ def select_holds(catalog: str, row_keys: Iterable[bytes] | None = None, *, relea
     conditions = [] if released else [b"released_at IS NULL"]
     if row_keys is not None:
         conditions.append(_of_rows(row_keys))
-    return b"SELECT %b FROM %b WHERE %b ORDER BY hold_id" % (
-        _HOLD,
-        table(catalog, b"legal_hold"),
-        b" AND ".join(conditions) or b"TRUE",
-    )
+    chosen = b" AND ".join(conditions) or b"TRUE"
+    return b"SELECT %b FROM %b WHERE %b ORDER BY hold_id" % (_HOLD, table(catalog, b"legal_hold"), chosen)
 
 
 def insert_holds(
@@ -355,13 +330,8 @@ def insert_holds(
 
 def release_holds(catalog: str, row_keys: Iterable[bytes], held_by: str, released_by: str) -> bytes:
     """Release the holds of one party."""
-    return b"UPDATE %b SET released_at=%b, released_by=%b WHERE released_at IS NULL AND held_by=%b AND %b" % (
-        table(catalog, b"legal_hold"),
-        NOW,
-        text(released_by),
-        text(held_by),
-        _of_rows(row_keys),
-    )
+    release = update(table(catalog, b"legal_hold"), {"released_at": NOW, "released_by": released_by}, held_by=held_by)
+    return release + b" AND released_at IS NULL AND " + _of_rows(row_keys)
 
 
 def release_past_hold(catalog: str, number: int, released_at: datetime, released_by: str | None) -> bytes:
@@ -372,11 +342,8 @@ def release_past_hold(catalog: str, number: int, released_at: datetime, released
 
 def select_pending_erasures(catalog: str, row_keys: Iterable[bytes]) -> bytes:
     """Select the row and number of each erasure of these rows that is recorded but not yet executed."""
-    return b"SELECT row_key, erasure_id FROM %b JOIN %b USING (erasure_id) WHERE executed_at IS NULL AND %b LIMIT 1" % (
-        table(catalog, b"erasure"),
-        table(catalog, b"erasure_key"),
-        _of_rows(row_keys),
-    )
+    keys = b"%b JOIN %b USING (erasure_id)" % (table(catalog, b"erasure"), table(catalog, b"erasure_key"))
+    return b"SELECT row_key, erasure_id FROM %b WHERE executed_at IS NULL AND %b LIMIT 1" % (keys, _of_rows(row_keys))
 
 
 def _of_rows(row_keys: Iterable[bytes]) -> bytes:
