@@ -182,7 +182,7 @@ def _of_follower(follower: FollowerView) -> Values:
         labels = follower.name, follower.number
         for state in (DECLARED, BACKFILLING, READY, DROPPING):
             yield "index_state", follower.state == state, (*labels, state)
-        if not follower.shards:
+        if not follower.has_rows:
             return
     yield f"{kind}_ids_behind", follower.ids_behind, labels
     yield f"{kind}_behind_seconds", follower.behind_s, labels

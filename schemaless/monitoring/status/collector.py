@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
@@ -24,20 +24,31 @@ from schemaless.store.internals import internals_of
 T = TypeVar("T")
 
 _log = logging.getLogger("schemaless")
-_SERVERS_S: Final = 2.0
-_JOBS_S: Final = 2.0
-_FOLLOWERS_S: Final = 3.0
-_CAPACITY_S: Final = 60.0
-_EXPORTS_S: Final = 60.0
+
+
+class _Intervals(NamedTuple):
+    """Rests between readings, in seconds; the last one is the maximum rest after reading all shards."""
+
+    servers_s: float
+    followers_s: float
+    most_rest_s: float
+
+
+_FOR_PEOPLE: Final = _Intervals(2.0, 3.0, 1800.0)
+"""With 4,096 shards and MySQL's default table cache, the readings take less than 1 % of a core."""
+
+_FOR_METRICS: Final = _Intervals(5.0, 15.0, 60.0)
+"""Alerts must not be late by more than a minute."""
+
+_SLOW_S: Final = 60.0
+"""Rest between readings of capacity, and of the manifests of exports, in seconds."""
+
 _REST: Final = 200.0
 """Rest after reading all shards, as a multiple of the time that the reading took."""
-_MOST_REST_S: Final = 1800.0
-"""Maximum rest after reading all shards, in seconds. With 4,096 shards and MySQL's default table cache, the readings
-then take less than 1 % of a core."""
-_METRICS_REST_S: Final = 60.0
-"""The same for metrics, whose alerts must not be late by more than a minute."""
+
 _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
+
 _STOP_WAIT_S: Final = 5.0
 
 
@@ -57,7 +68,7 @@ class Part(Generic[T]):
     """
 
     def __init__(
-        self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0, most_rest_s: float = _MOST_REST_S
+        self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0, most_rest_s: float = 0.0
     ) -> None:
         self.value: T | None = None
         self.view: PartView = PartView(name, None, every_s, None)
@@ -114,21 +125,21 @@ class Collector:
 
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
-        for_metrics: whether to read the manifests of exports too, and all shards at least once a minute.
+        for_metrics: whether to read at the intervals of metrics, and the manifests of exports too.
     """
 
     def __init__(self, store: Datastore, *, for_metrics: bool = False) -> None:
+        servers_s, followers_s, most_rest_s = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
         self._server_reader = ServerReader(store)
-        self._servers = Part("servers", _SERVERS_S, self._server_reader)
-        self._jobs = Part("jobs", _JOBS_S, JobReader(store))
+        self._servers = Part("servers", servers_s, self._server_reader)
+        self._jobs = Part("jobs", servers_s, JobReader(store))
         follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
-        self._followers = Part("followers", _FOLLOWERS_S, follower_reader)
+        self._followers = Part("followers", followers_s, follower_reader)
         shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
-        most_rest_s = _METRICS_REST_S if for_metrics else _MOST_REST_S
-        self._shards = Part("shards", _FOLLOWERS_S, shard_reader, rest=_REST, most_rest_s=most_rest_s)
-        self._capacity = Part("capacity", _CAPACITY_S, CapacityReader(store))
-        self._exports = Part("exports", _EXPORTS_S, lambda: manifests(store))
+        self._shards = Part("shards", followers_s, shard_reader, rest=_REST, most_rest_s=most_rest_s)
+        self._capacity = Part("capacity", _SLOW_S, CapacityReader(store))
+        self._exports = Part("exports", _SLOW_S, lambda: manifests(store))
         parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
         self.parts: Sequence[Part[Any]] = (*parts, self._exports) if for_metrics else parts
         self._threads: list[threading.Thread] = []

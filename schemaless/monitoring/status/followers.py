@@ -28,7 +28,6 @@ from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.states import RUNNING
 from schemaless.store.followers.status import ShardStatus
-from schemaless.store.indexes.registry import DECLARED, DROPPING
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.declaration import is_trigger, trigger_name
 from schemaless.topology.shards import Shards
@@ -37,32 +36,6 @@ _AGES: Final = 16
 """Maximum number of shards of a follower whose oldest unhandled cell is read."""
 _SUSPECTS: Final = 64
 """Maximum number of a follower's shards that are read at once between two readings of all shards."""
-
-
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """A follower in the catalog.
-
-    Attributes:
-        name: name of the follower, as in its rows.
-        kind: "trigger", "index" or "export".
-        shown: name of the trigger, index or export.
-        state: its desired state; for an index, the state of the index.
-        number: number of an index, None for others.
-        workers: number of live workers.
-    """
-
-    name: str
-    kind: str
-    shown: str
-    state: str
-    number: int | None
-    workers: int = 0
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether it has a row in each shard; an index that is declared or being dropped has none."""
-        return self.state not in (DECLARED, DROPPING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +61,12 @@ class AllShards:
 
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """The followers in the catalog, and the rows of the shards that need attention."""
+    """The followers in the catalog, by the name in their rows, and the rows of the shards that need attention.
 
-    followers: tuple[Follower, ...]
+    The views lack what is read from rows.
+    """
+
+    views: Mapping[str, FollowerView]
     rows: Mapping[Pair, FollowerRow]
 
 
@@ -119,10 +95,10 @@ class FollowerReader:
         """Return triggers, then indexes, then exports."""
         found = self._found()
         workers, reported = self._workers() if found else (Counter[str](), set[Pair]())
-        followers = tuple(replace(each, workers=workers[each.name]) for each in found)
-        names = {follower.name for follower in followers if follower.has_rows}
+        views = {name: replace(view, workers=workers[name]) for name, view in found.items()}
+        names = {name for name, view in views.items() if view.has_rows}
         last = self._shards()
-        served = frozenset(follower.name for follower in followers if follower.workers)
+        served = frozenset(name for name, view in views.items() if view.workers)
         if last is not None and (names - last.names or self._served & names - served):
             self._read_shards()
         self._served = served
@@ -131,19 +107,23 @@ class FollowerReader:
             if pair[0] in names and len(of_one := suspects.setdefault(pair[0], [])) < _SUSPECTS:
                 of_one.append(pair)
         rows = self._rows.look(pair for pairs in suspects.values() for pair in pairs).rows if suspects else {}
-        return Followers(followers, rows)
+        return Followers(views, rows)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all followers."""
-        return tuple(follower.name for follower in self._found() if follower.has_rows)
+        return tuple(name for name, view in self._found().items() if view.has_rows)
 
-    def _found(self) -> list[Follower]:
+    def _found(self) -> dict[str, FollowerView]:
         states = {name: setting.desired_state for name, setting in self._settings.all().items()}
-        return [
-            *(Follower(name, "trigger", trigger_name(name), states[name], None) for name in filter(is_trigger, states)),
-            *(Follower(each.follower, "index", each.name, each.state, each.number) for each in self._indexes.all()),
-            *(Follower(name, "export", export_name(name), states[name], None) for name in filter(is_export, states)),
-        ]
+        triggers = {
+            name: FollowerView("trigger", trigger_name(name), states[name]) for name in states if is_trigger(name)
+        }
+        exported = {name: FollowerView("export", export_name(name), states[name]) for name in states if is_export(name)}
+        indexes = {
+            each.follower: FollowerView("index", each.name, each.state, number=each.number)
+            for each in self._indexes.all()
+        }
+        return triggers | indexes | exported
 
     def _workers(self) -> tuple[Counter[str], set[Pair]]:
         """Return the number of workers of each follower, and the shards that they report."""
@@ -207,25 +187,22 @@ def follower_views(found: Followers | None, last: AllShards | None, count: int) 
         return None
     rows = {**last.rows, **found.rows}
     return tuple(
-        _view(each, rows, last.behind_s.get(each.name, 0.0), count if each.has_rows else 0)
-        for each in found.followers
-        if each.name in last.names or not each.has_rows
+        _with_rows(view, [rows.get((name, shard)) for shard in range(count)], last.behind_s[name])
+        if view.has_rows
+        else view
+        for name, view in found.views.items()
+        if name in last.names or not view.has_rows
     )
 
 
-def _view(follower: Follower, rows: Mapping[Pair, FollowerRow], behind_s: float, count: int) -> FollowerView:
-    of_shards = {shard: rows.get((follower.name, shard)) for shard in range(count)}
-    known = [row for row in of_shards.values() if row is not None]
-    return FollowerView(
-        kind=follower.kind,
-        name=follower.shown,
-        state=follower.state,
+def _with_rows(view: FollowerView, rows: Sequence[FollowerRow | None], behind_s: float) -> FollowerView:
+    known = [row for row in rows if row is not None]
+    return replace(
+        view,
         ids_behind=sum(max(0, row.top - row.location) for row in known),
         behind_s=behind_s,
         parked=sum(row.parked for row in known),
-        shards=dict(Counter(ShardStatus(shard, row).state for shard, row in of_shards.items())),
-        workers=follower.workers,
-        number=follower.number,
+        shards=dict(Counter(ShardStatus(shard, row).state for shard, row in enumerate(rows))),
     )
 
 

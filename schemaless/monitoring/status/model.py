@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from schemaless.store.followers.states import PAUSED
+from schemaless.store.indexes.registry import DECLARED, DROPPING
 
 Severity = Literal["fault", "notice"]
 
@@ -150,12 +151,17 @@ class FollowerView:
     kind: str
     name: str
     state: str
-    ids_behind: int
-    behind_s: float
-    parked: int
-    shards: Mapping[str, int]
-    workers: int
+    ids_behind: int = 0
+    behind_s: float = 0.0
+    parked: int = 0
+    shards: Mapping[str, int] = field(default_factory=dict)
+    workers: int = 0
     number: int | None = None
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether it has a row in each shard; an index that is declared or being dropped has none."""
+        return self.state not in (DECLARED, DROPPING)
 
     @property
     def lacks_workers(self) -> bool:
