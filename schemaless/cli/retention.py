@@ -225,7 +225,9 @@ def run(
 @job_option("The job to show.  [default: the latest run]")
 @json_option
 def status(url: str, job_id: int | None, as_json: bool) -> None:
-    """Show what a run has erased, and the space it has freed; 'schemaless job show' shows its progress.
+    """Show what a run has erased, and the space it has freed.
+
+    'schemaless job show' shows its progress.
 
     \b
     Example:

@@ -9,9 +9,9 @@ from schemaless.cli.options import note_dry, open_store, shards_of, shards_optio
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.move import run as moves
-from schemaless.ops.move.compare import Compared, compare
+from schemaless.ops.move.compare import Compared, Leftovers, compare
 from schemaless.ops.move.record import Records
-from schemaless.ops.move.run import Leftovers, drop, left_behind
+from schemaless.ops.move.run import drop, left_behind
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -52,10 +52,11 @@ def shards() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
-    """Show the phase of each shard of a move; 'schemaless job show' shows the progress.
+    """Show the phase of each shard of a move.
 
-    The phases are copying, cutting over (a moment), moved, verified once the shard has been compared with its old
-    tables, and dropped once those are removed. The column "paused for" shows how long readers and writers had to wait.
+    'schemaless job show' shows the progress of the move. The phases are copying, cutting over (a moment), moved,
+    verified once the shard has been compared with its old tables, and dropped once those are removed. The column
+    "paused for" shows how long readers and writers had to wait.
 
     \b
     Examples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from datetime import datetime
 from typing import Any, Final
 
@@ -261,7 +262,7 @@ class JobStore:
     def record_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Store cells left unchanged; a cell that is already stored gets the new reason."""
         for start in range(0, len(failures), 100):
-            self.catalog.execute(sql.insert_failures(self._name, job_id, failures[start : start + 100]))
+            self.catalog.execute(sql.insert_failures(self._name, job_id, map(astuple, failures[start : start + 100])))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
         """Return the first ``limit`` cells left unchanged, optionally only those in some shards."""

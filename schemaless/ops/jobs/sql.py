@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from schemaless.wire.sql.parts import (
     NOW,
@@ -21,14 +21,15 @@ from schemaless.wire.sql.parts import (
     update,
 )
 
-if TYPE_CHECKING:
-    from schemaless.ops.jobs.job import Failure
-
 _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 _UNFINISHED: Final = b"('running','paused')"
 
 Part = Literal["shard", "cluster"]
 """What ``job_shard`` and ``job_cluster`` have rows for."""
+
+
+FailureRow = tuple[int, int, bytes, str, int, str, str]
+"""A cell left unchanged: shard, added_id, row_key, column_name, ref_key, reason, message."""
 
 
 def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: str) -> bytes:
@@ -324,15 +325,15 @@ SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
 """Selects the time that ``spend`` on this connection has advanced the budget to, and the current time, in µs."""
 
 
-def insert_failures(catalog: str, job_id: int, failures: Iterable[Failure]) -> bytes:
+def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
     """Insert cells left unchanged; a cell that is already recorded gets the new reason."""
     names = "job_id, shard, added_id, row_key, column_name, ref_key, reason, message"
     rows = (
         (
-            *(job_id, each.shard, each.added_id, blob_hex(each.row_key), each.column_name, each.ref_key),
-            *(each.reason[:64], each.message.encode("ascii", "backslashreplace").decode()),
+            *(job_id, shard, added_id, blob_hex(row_key), column, ref_key, reason[:64]),
+            message.encode("ascii", "backslashreplace").decode(),
         )
-        for each in failures
+        for shard, added_id, row_key, column, ref_key, reason, message in failures
     )
     newest = b" ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
     return insert(table(catalog, b"job_failure"), names, rows) + newest

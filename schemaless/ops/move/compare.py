@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.cell import StoredCell
@@ -24,16 +24,39 @@ from schemaless.ops.move.fence import session, side_of
 from schemaless.ops.move.record import MoveRecord, Records
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.errors import DuplicateKey
-
-if TYPE_CHECKING:
-    from schemaless.ops.move.run import Leftovers
+from schemaless.wire.node import Node
 
 BLOCK_ROWS: Final = 1_000
 
 ERASED: Final = "erased"
 RE_ENCODED: Final = "re-encoded"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Leftovers of a move: a shard's old tables on its source.
+
+    Attributes:
+        record: record of the move.
+        node: the source's primary.
+        tables: names of the tables, the cell table last.
+        cells: number of rows in the cell table.
+        refusal: why the tables must not be dropped, or None.
+    """
+
+    record: MoveRecord
+    node: Node
+    tables: tuple[str, ...]
+    cells: int
+    refusal: str | None
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether the cell table still exists; it is dropped last."""
+        return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
 @dataclass(slots=True)

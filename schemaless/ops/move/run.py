@@ -15,6 +15,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
 from schemaless.ops.move import sql
 from schemaless.ops.move.checks import obstacle
+from schemaless.ops.move.compare import Leftovers
 from schemaless.ops.move.fence import index_tables, session, side_of, take_locks
 from schemaless.ops.move.record import MoveRecord, Records
 from schemaless.ops.move.spec import BEFORE_COMMIT, MoveSpec
@@ -239,30 +240,6 @@ def _skip_verification(store: Datastore, record: MoveRecord) -> None:
             f"shard {record.shard} can be compared with its leftovers, because {node} can be reached; run the same "
             "command without --uncompared"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Leftovers:
-    """Leftovers of a move: a shard's old tables on its source.
-
-    Attributes:
-        record: record of the move.
-        node: the source's primary.
-        tables: names of the tables, the cell table last.
-        cells: number of rows in the cell table.
-        refusal: why the tables must not be dropped, or None.
-    """
-
-    record: MoveRecord
-    node: Node
-    tables: tuple[str, ...]
-    cells: int
-    refusal: str | None
-
-    @property
-    def has_cells(self) -> bool:
-        """Whether the cell table still exists; it is dropped last."""
-        return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[Leftovers]:
