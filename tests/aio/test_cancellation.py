@@ -48,8 +48,8 @@ def through_tls(loopback: Loopback) -> Iterator[Slow]:
 
 
 @pytest.fixture(params=[pytest.param("through_a_socket", marks=pytest.mark.long), "through_tls"])
-def slow(request: pytest.FixtureRequest) -> Iterator[Slow]:
-    """One after the other."""
+def slow(request: pytest.FixtureRequest, flavour: str) -> Iterator[Slow]:
+    """Either of them; ``flavour`` has the test run on each kind of server."""
     url, proxy = request.getfixturevalue(request.param)
     yield url, proxy
     proxy.slow = False

@@ -66,7 +66,7 @@ def test_a_handlers_exception_at_any_line_of_the_codec_arrives_unchanged(codec, 
         call()  # so that one-time initialisation is done
         lines = struck(call, 0, None)
         assert lines > 5
-        for at in range(1 + (kind is TypeError), lines + 1, step):
+        for at in range(1 + (kind is TypeError) % step, lines + 1, step):
             error = kind("by a handler")
             with pytest.raises(kind) as caught:
                 struck(call, at, error)
