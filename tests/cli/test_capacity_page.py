@@ -312,7 +312,7 @@ def test_the_picture_is_a_png_of_the_main_charts(reports):
     chart = overview(reports["full"])
     assert chart is not None
     assert chart.title.startswith("trips: full in ")
-    assert chart.png(scale=1).startswith(b"\x89PNG")
+    assert chart.png().startswith(b"\x89PNG")
 
     assert overview(reports["empty"]) is None
     short = overview(reports["one day"])

@@ -140,10 +140,9 @@ class Planning:
     costs: tuple[Cost, ...] = ()
     verdict: Verdict | None = None
 
-    def first(self, *, after: bool = False) -> list[Level]:
+    def first(self) -> list[Level]:
         """Return the levels of the disk that fills up first; an empty list if they are unknown."""
-        levels = self.after if after else self.now
-        return [level for level in levels if level.disk == levels[0].disk and level.days is not None]
+        return [level for level in self.now if level.disk == self.now[0].disk and level.days is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,6 @@ class ColumnAdvice:
         setting: present codec of new cells.
         candidates: all candidates, smallest first; empty if too few cells were sampled.
         choice: the decision with its reason; None without candidates.
-        trainings: trained dictionaries, at most one per serializer.
         notes: remarks, as sentences.
         seed: seed of the sample; ``codec train`` with it trains the same dictionary.
         compared: number of compared cells.
@@ -93,7 +92,6 @@ class ColumnAdvice:
     setting: Codec
     candidates: list[Candidate]
     choice: Choice[Candidate] | None
-    trainings: list[Training]
     notes: list[str]
     seed: int
     compared: int
@@ -242,7 +240,6 @@ def _advise(
         setting=store.codec_for(column_name),
         candidates=candidates,
         choice=choice,
-        trainings=trainings,
         notes=notes,
         seed=cells.taken.seed,
         compared=count,

@@ -36,20 +36,19 @@ _BLOCK_OVERHEAD_BYTES: Final = 5 + 22
 _ENTRY: Final = struct.Struct(">HBQQ")
 
 
-def stored_bytes(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: str, seed: int = 0) -> list[float]:
+def stored_bytes(windows: Sequence[Sequence[tuple[bytes, bytes]]], column_name: str) -> list[float]:
     """Return the compressed size of the rows of each window, in bytes.
 
     Args:
         windows: row_key and body of sampled cells; those of a window are neighbours.
         column_name: column of all cells.
-        seed: seed for choosing dictionaries.
     """
     rows = [
         [_row(place * _WINDOW_IDS + number, key, column_name, body) for number, (key, body) in enumerate(window)]
         for place, window in enumerate(windows)
     ]
     blocks = list(_blocks(rows))
-    chosen = random.Random(seed).sample(range(len(blocks)), min(_DICTIONARIES, len(blocks)))  # noqa: S311 - a sample
+    chosen = random.Random(0).sample(range(len(blocks)), min(_DICTIONARIES, len(blocks)))  # noqa: S311 - a sample
     compressors = {number: _compressor(blocks[number][0]) for number in chosen}
     sizes = [0.0] * len(windows)
     for number, (block, parts) in enumerate(blocks):

@@ -67,9 +67,9 @@ def overview(report: CapacityReport) -> Chart | None:
             part.draw(cell, True)
 
     after = report.after
-    if _known(report.now):
+    if report.now.first is not None:
         title = f"{report.measurement.datastore}: {_full_text(report.now)}"
-        if after is not None and _known(after):
+        if after is not None and after.first is not None:
             title += f"; re-encoded to {report.codec}: {_full_text(after)}"
     else:
         shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
@@ -86,10 +86,6 @@ def _full_text(scenario: Scenario) -> str:
     if days.startswith("over "):
         return f"not full within {days.removeprefix('over ')}"
     return days if days == "no space left" else f"full in {days}"
-
-
-def _known(scenario: Scenario) -> bool:
-    return scenario.first is not None
 
 
 def _fill(report: CapacityReport) -> Chart | None:

@@ -52,6 +52,8 @@ figure.chart img.narrow {{ display: none; }}
 _PX_PER_INCH: Final = 72
 """Resolution at which a Matplotlib point is a CSS pixel, so that text sizes match those of the page."""
 
+_DOTS_PER_INCH: Final = 2 * _PX_PER_INCH
+
 _TITLE_PX: Final = 36
 """Height of the title above the drawing in a PNG file, in CSS pixels."""
 
@@ -117,8 +119,8 @@ class Chart:
     size_px: tuple[int, int] = (960, 480)
     narrow_px: tuple[int, int] | None = (380, 480)
 
-    def png(self, *, scale: float = 2) -> bytes:
-        """Return a PNG file of the wide form on a light background, with ``scale`` dots per CSS pixel.
+    def png(self) -> bytes:
+        """Return a PNG file of the wide form on a light background, with two dots per CSS pixel.
 
         Raises:
             SchemalessError: Matplotlib is missing.
@@ -127,14 +129,14 @@ class Chart:
         with _drawn(self, narrow=False, title_px=_TITLE_PX) as figure:
             # The title is added to the finished image, because the layout would put it on top of the legend.
             canvas = import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-            figure.set_dpi(_PX_PER_INCH * scale)
+            figure.set_dpi(_DOTS_PER_INCH)
             canvas.draw()
             size = (self.size_px[0] / _PX_PER_INCH, self.size_px[1] / _PX_PER_INCH)
-            whole = type(figure)(figsize=size, dpi=_PX_PER_INCH * scale)
+            whole = type(figure)(figsize=size, dpi=_DOTS_PER_INCH)
             whole.figimage(canvas.buffer_rgba())
             top = 1 - _TITLE_PX / 2 / self.size_px[1]
             whole.text(0.01, top, self.title, va="center", color=INK, fontsize=15, fontweight="bold")
-            whole.savefig(file, format="png", dpi=_PX_PER_INCH * scale, metadata={"Software": None})
+            whole.savefig(file, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
         return file.getvalue()
 
     def svg(self, *, narrow: bool = False) -> str:
