@@ -22,10 +22,10 @@ from schemaless.ui.terminal.shown import CSVText
 _ENDS: Final = ("low_95", "low_80", "value", "high_80", "high_95")
 _COLUMNS: Final = {"low": "low_95", "mid": "value", "high": "high_95"} | {end: end for end in _ENDS}
 _NAMES: Final = (
-    *("name", "stored", "cluster", "disk", "shard", "from", "to", "column_name", "engine", "codec", "share", "day"),
+    *("stored", "cluster", "disk", "shard", "from", "to", "column_name", "engine", "codec", "share", "day"),
     "first_day",
 )
-"""Keys whose values name an entry of a list."""
+"""Keys whose values together name an entry of a list that has no ``name``."""
 
 
 def report_json(report: CapacityReport) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
 
 
 def csv_text(report: CapacityReport) -> str:
-    """Return the values of ``report_json`` as CSV, one line per value that is known.
+    """Return the values of ``report_json`` as CSV, one line per value that is known; what never happens is empty.
 
     The columns are the section (the keys that lead to the value), the item (the names of the list entry that holds it,
     or its number from 1), the figure (the value's own key), the value, and the ends of its 80 % and 95 % intervals. The
@@ -124,7 +124,7 @@ def csv_text(report: CapacityReport) -> str:
     writer = CSVText()
     writer.writerow(["section", "item", "figure", *_ENDS])
     for section, item, figure, values in _flat(report_json(report), "", "", ""):
-        if any(value is not None for value in values.values()):
+        if values != {"value": None}:
             writer.writerow([section, item, figure, *(values.get(end) for end in _ENDS)])
     return writer.getvalue()
 
@@ -142,7 +142,8 @@ def _flat(value: Any, section: str, item: str, figure: str) -> Iterator[tuple[st
     elif isinstance(value, list):
         for number, part in enumerate(value, start=1):
             if isinstance(part, dict):
-                names = [key for key in _NAMES if isinstance(part.get(key), str | int | float)]
+                keys = ("name",) if part.get("name") else _NAMES
+                names = [key for key in keys if isinstance(part.get(key), str | int | float)]
                 named = [item, *dict.fromkeys(str(part[key]) for key in names)] if names else [item, str(number)]
                 figures = {key: inner for key, inner in part.items() if key not in names}
                 yield from _flat(figures, section, " ".join(filter(None, named)), figure)

@@ -45,8 +45,8 @@ def test_a_measurement_survives_its_json():
 
 def test_a_measurement_of_a_later_format_is_refused():
     """A later format cannot be read correctly."""
-    with pytest.raises(InvalidInput, match="format 2"):
-        Measurement.from_json({**MEASUREMENT.to_json(), "format": 2})
+    with pytest.raises(InvalidInput, match="format 3"):
+        Measurement.from_json({**MEASUREMENT.to_json(), "format": 3})
 
 
 def test_thinning_keeps_days_then_weeks_then_months():
