@@ -571,7 +571,8 @@ class NodePool:
         if opened:
             null = os.open(os.devnull, os.O_RDWR)
             for raw in opened:
-                if raw._sock is not None:  # noqa: SLF001 - None once it is closed
+                # A closed connection has no socket, and one that is being wrapped in TLS no file descriptor.
+                with suppress(AttributeError, OSError):
                     os.dup2(null, raw._sock.fileno(), inheritable=False)  # noqa: SLF001
             os.close(null)
 

@@ -61,7 +61,7 @@ def write_url(
     account = "" if username is None else f"{quote(username, safe=' +')}{':***' if hidden_password else ''}@"
     path = "" if database is None else f"/{quote(database, safe=' +/')}"
     # Slashes in a query need no escaping.
-    options = "&".join(f"{quote_plus(name)}={quote_plus(query[name], safe='/')}" for name in sorted(query))
+    options = "&".join(f"{quote_plus(name, safe='/')}={quote_plus(query[name], safe='/')}" for name in sorted(query))
     return f"mysql://{account}{authority}{path}{'?' if options else ''}{options}"
 
 

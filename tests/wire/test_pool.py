@@ -366,12 +366,13 @@ def test_forked_child_does_not_use_its_parents_connections(pool):
 @pytest.mark.mysql
 @pytest.mark.twice
 def test_forked_child_abandons_every_pool_although_some_connections_are_closed(pool):
-    """A closed connection has no socket to abandon."""
+    """A closed connection has no socket to abandon, and one that is being wrapped in TLS no file descriptor."""
 
     class Closed:
-        _sock = None
+        def __init__(self, sock: object) -> None:
+            self._sock = sock
 
-    closed = [Closed() for _ in range(3)]
+    closed = [Closed(None), Closed(types.SimpleNamespace(fileno=lambda: -1)), Closed(None)]
     pools = [pool, *(NodePool(pool.node, pool.credentials, PoolOptions()) for _ in closed[1:])]
     before = [each.run(connection_id) for each in pools]
     for each, connection in zip(pools, closed, strict=True):
