@@ -31,14 +31,19 @@ class AsyncSlots(ConnectionSlots):
         self._waiters[waiter] = None
         try:
             wait(asyncio.wait((waiter,), timeout=timeout_s))
+        except BaseException:
+            if waiter.done():
+                # The task was cancelled after it had been given the slot.
+                self.give_back([waiter.result()])
+            raise
         finally:
             self._waiters.pop(waiter, None)
-            # Even if the task was cancelled after that: the caller gives the slot back.
-            if waiter.done():
-                held.append(waiter.result())
-        if held and listener is not None:
+        if not waiter.done():
+            return False
+        held.append(waiter.result())
+        if listener is not None:
             listener(SlotAwaited(time.monotonic() - began_s))
-        return bool(held)
+        return True
 
     def give_back(self, held: list[Slot]) -> None:
         """Give back the slot in ``held``, if there is one."""
