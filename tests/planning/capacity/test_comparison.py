@@ -434,7 +434,9 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         size = 2 * sum(per_column[name] * length for name, length in bodies)
         assert compared["stored_bytes"]["mid"] == pytest.approx(size, rel=1e-4)
         assert beside["stored at the start"] == estimate_text(Interval(**compared["stored_bytes"]), decimal_text)
-        (stored_line,) = (line for line in lines if line["figure"] == "stored" and line["name"] == compared["name"])
+        (stored_line,) = (
+            line for line in lines if line["figure"] == "stored_bytes" and line["item"] == compared["name"]
+        )
         assert [float(stored_line[end]) for end in ("low_95", "value", "high_95")] == list(
             compared["stored_bytes"].values()
         )
@@ -447,8 +449,9 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         beside = column(side, compared["name"])
         assert number(beside["cost in total"]) == cells[-1]
         assert number(beside["cost at the start"]) == cells[0]
-        spent = [line for line in lines if line["section"] == "budget" and line["name"] == compared["name"]]
-        assert [round(float(line["value"]), 2) for line in spent if line["figure"] == "price"] == cells
+        budgets = [line for line in lines if line["section"].startswith("comparison.budget")]
+        spent = [line for line in budgets if f"{line['item']} ".startswith(f"{compared['name']} ")]
+        assert [round(float(line["value"]), 2) for line in spent if line["figure"].endswith("price")] == cells
         assert compared["budget"]["total_price"] == cells[-1]
     period = data["comparison"][0]["growth"]["days"]
     cost = next(row for row in page["Cost of growth"] if row[0] == "as now")
@@ -462,7 +465,7 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
     sizes = {row["name"]: row for row in data["datastores"]}
     assert sum(sizes[name]["file_bytes"] for name in ("trips", "users")) == sizes[None]["file_bytes"]
     assert column(page["Datastores"], "files")["all"] in text.split("Stored now")[1][:12]
-    stored = {line["name"]: float(line["value"]) for line in lines if line["figure"] == "stored"}
+    stored = {line["item"]: float(line["value"]) for line in lines if line["figure"] == "stored_bytes"}
     assert stored["now"] == sizes[None]["copies_bytes"] == data["comparison"][0]["stored_bytes"]["mid"]
     cells_of = {name: number(cell) for name, cell in column(page["Datastores"], "cells").items()}
     assert cells_of["all"] == pytest.approx(cells_of["trips"] + cells_of["users"], abs=2)
