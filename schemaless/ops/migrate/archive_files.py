@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, Final
 import msgpack
 import zstandard
 
-from schemaless.base.events import Event, Listener, ignore_events
 from schemaless.errors import CorruptArchive, InvalidInput
 from schemaless.ops.migrate.archive import (
     FORMAT,
@@ -67,21 +66,13 @@ class ArchiveFile:
     header: dict[str, Any] = field(compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class HeadlessFile(Event):
-    """An archive file that is truncated within its header, so its datastore and job are unknown."""
-
-    path: Path
-    size_bytes: int
-
-
 def archive_files(
     folder: Path,
     datastore: str | None = None,
     job_id: int | None = None,
     shards: Collection[int] | None = None,
     *,
-    listener: Listener = ignore_events,
+    torn: dict[Path, int] | None = None,
 ) -> list[ArchiveFile]:
     """Find the archive files in a folder and its subfolders, and read their headers.
 
@@ -93,7 +84,7 @@ def archive_files(
         datastore: return only files of this datastore.
         job_id: return only files of this job.
         shards: return only files of these shards.
-        listener: receives a ``HeadlessFile`` for each file that is left out.
+        torn: receives the size of each file that is left out, in bytes.
 
     Returns:
         The files in the order in which originals were archived.
@@ -113,7 +104,8 @@ def archive_files(
             continue
         file = _read_header(path)
         if file is None:
-            listener(HeadlessFile(path, path.stat().st_size))
+            if torn is not None:
+                torn[path] = path.stat().st_size
             continue
         if datastore not in (None, file.datastore) or job_id not in (None, file.job_id):
             continue

@@ -14,13 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from schemaless.base.events import only
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import is_erased, same_document
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.jobs.job import ShardState
 from schemaless.ops.migrate.archive import ArchivedCell, created_text, digest_of
-from schemaless.ops.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
+from schemaless.ops.migrate.archive_files import ArchiveFile, archive_files, read_archive
 from schemaless.ops.migrate.sql import select_stored_digests
 from schemaless.ops.migrate.tally import ShardTally
 from schemaless.store.datastore import Datastore
@@ -105,10 +104,9 @@ class Originals:
             CorruptArchive: the header of a file is damaged.
         """
         by_name: dict[str, ArchiveFile] = {}
-        headless: list[HeadlessFile] = []
-        listener = only(HeadlessFile, headless.append)
+        torn: dict[Path, int] = {}
         for folder in folders:
-            for file in archive_files(folder, store.name, job_id, shards, listener=listener):
+            for file in archive_files(folder, store.name, job_id, shards, torn=torn):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
                         f"{file.path} was written for a datastore {file.datastore!r} with {file.shard_count} shards, "
@@ -117,8 +115,7 @@ class Originals:
                 known = by_name.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
                     by_name[file.path.name] = file
-        torn = {file.path: file.size_bytes for file in headless if file.path.name not in by_name}
-        return cls(sorted(by_name.values()), torn)
+        return cls(sorted(by_name.values()), {path: size for path, size in torn.items() if path.name not in by_name})
 
     @property
     def size_bytes(self) -> int:

@@ -34,8 +34,8 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
     internals = internals_of(store)
     if spec.dictionary is not None:
         internals.dictionaries.for_new_bodies(spec.dictionary)
-    clusters = {internals.topology.cluster_of(shard).name: internals.topology.cluster_of(shard) for shard in shards}
-    alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
+    clusters = {internals.topology.cluster_of(shard) for shard in shards}
+    alone = sorted(cluster.name for cluster in clusters if not cluster.replicas)
     if spec.verify_after == "replica" and alone:
         raise InvalidInput(
             f"cannot verify on replicas: the catalog lists no replica of {', '.join(alone)}; add one with "
