@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from schemaless.cell import StoredCell
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
-from schemaless.store.cells.paging import Row
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.store.cells.sql import select_cells
 from schemaless.store.followers.erasures import ErasureEvent
@@ -28,7 +27,7 @@ from schemaless.topology.placement import shard_for
 from schemaless.topology.routing import Routing
 from schemaless.topology.scatter_gather import query_shards, verify_once
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Check, Connection, split_statements
+from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.node import Node
 
 T = TypeVar("T")
@@ -143,21 +142,18 @@ class Entries:
             by_shard: dict[int, list[Place]] = {}
             for place in batch:
                 by_shard.setdefault(self._shard_of(place[0]), []).append(place)
-            for row in self._cells(by_shard, only_requested(set(batch), PLACE)):
+            rows: list[Any] = []
+            check = only_requested(set(batch), PLACE)
+            query_shards(self._shards, by_shard, partial(self._select_cells, by_shard), rows.extend, check)
+            for row in rows:
                 cell = self._reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)
                 tops[place[0]] = max(tops.get(place[0], 0), cell.added_id)
         return tops
 
-    def _cells(self, places: Mapping[int, Sequence[Place]], check: Check) -> Sequence[Row]:
-        def select(shard: int) -> bytes:
-            return select_cells(self._shards.database(shard), places[shard])
-
-        # ``query_shards`` is typed for any columns; these are cells.
-        rows: Any = []
-        query_shards(self._shards, places, select, rows.extend, check)
-        return cast("Sequence[Row]", rows)
+    def _select_cells(self, places: Mapping[int, Sequence[Place]], shard: int) -> bytes:
+        return select_cells(self._shards.database(shard), places[shard])
 
     def _shard_of(self, row_key: bytes) -> int:
         return shard_for(row_key, self._shard_count)
@@ -272,17 +268,14 @@ class Entries:
         deletes: Mapping[int, Sequence[tuple[bytes, tuple[int, ...]]]],
     ) -> None:
         def operation(connection: Connection) -> None:
-            max_bytes = connection.max_statement_bytes
-            statements: list[bytes] = []
-            for shard, entries in upserts.items():
-                rows = [self._row(entry) for entry in entries]
-                statements += [
-                    statement for statement, _ in split_statements(rows, self._upsert(shard), max_bytes, _too_long)
-                ]
-            for shard, keys in deletes.items():
-                statements += [
-                    statement for statement, _ in split_statements(keys, self._delete(shard), max_bytes, _too_long)
-                ]
+            statements = [
+                statement
+                for build, by_shard in ((self._upsert, upserts), (self._delete, deletes))
+                for shard, changes in by_shard.items()
+                for statement, _ in split_statements(
+                    changes, partial(build, shard), connection.max_statement_bytes, _too_long
+                )
+            ]
             # A single statement is a transaction by itself, in a third of the round trips.
             with connection.transaction() if len(statements) > 1 else nullcontext():
                 for statement in statements:
@@ -297,18 +290,20 @@ class Entries:
             self._shards.router.again(routing)
             raise
 
-    def _upsert(self, shard: int) -> Callable[[Sequence[EntryRow]], bytes]:
-        database = self._shards.database(shard)
-        return lambda rows: sql.upsert_entries(database, self._layout, rows)
-
-    def _delete(self, shard: int) -> Callable[[Sequence[tuple[bytes, tuple[int, ...]]]], bytes]:
-        database = self._shards.database(shard)
-        return lambda rows: sql.delete_entries(database, self._layout, rows)
-
-    def _row(self, entry: Entry) -> EntryRow:
+    def _upsert(self, shard: int, entries: Sequence[Entry]) -> bytes:
         fields = self.definition.all_fields
-        literals = tuple(field.literal(value) for field, value in zip(fields, entry.values, strict=True))
-        return EntryRow(entry.row_key, literals, entry.refs)
+        rows = [
+            EntryRow(
+                entry.row_key,
+                tuple(field.literal(value) for field, value in zip(fields, entry.values, strict=True)),
+                entry.refs,
+            )
+            for entry in entries
+        ]
+        return sql.upsert_entries(self._shards.database(shard), self._layout, rows)
+
+    def _delete(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes:
+        return sql.delete_entries(self._shards.database(shard), self._layout, rows)
 
 
 def _run_concurrently(writes: Sequence[Callable[[], None]]) -> None:
