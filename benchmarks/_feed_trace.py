@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from schemaless.store.followers import dispatch
-from schemaless.store.followers.access import StoredFeed
+from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.checkpoints import Checkpoints
 from schemaless.store.followers.discovery import Discovery
@@ -162,7 +162,7 @@ class Trace:
         return take
 
     def _read(self, function: Any) -> Any:
-        def read(feed: StoredFeed, batch: Sequence[Any], column: str | None) -> Any:
+        def read(feed: DatastoreAccess, batch: Sequence[Any], column: str | None) -> Any:
             began_s = time.monotonic()
             pages = function(feed, batch, column)
             now_s = time.monotonic()

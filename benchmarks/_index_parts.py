@@ -21,7 +21,7 @@ from _feed_trace import STEPS, Trace, ran_s
 
 import schemaless
 from schemaless.ops.admin.indexes import indexes_of
-from schemaless.store.followers.handler_context import HandlerContext
+from schemaless.store.followers.handler import HandlerContext
 from schemaless.store.followers.worker import Worker
 from schemaless.store.indexes.follower import Indexing
 from schemaless.store.internals import internals_of

@@ -152,7 +152,7 @@ def hostile(url: str, log: Path, asked: argparse.Namespace, seed: int) -> bool:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGCONT)
                 called = len(set(poison.calls(log)))
-                alive = [child.process.pid for child in supervisor._children]  # noqa: SLF001
+                alive = [child.process.pid for child in supervisor._occupied]  # noqa: SLF001
                 alive = [pid for pid in alive if pid is not None and pid not in frozen]
                 if hurt < asked.hurts and alive and called * (asked.hurts + 1) >= len(cells) * (hurt + 1):
                     pid, how = chance.choice(alive), chance.choice((signal.SIGKILL, signal.SIGSTOP))

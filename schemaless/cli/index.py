@@ -309,27 +309,16 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
 
 
 def _row(index: IndexStatus) -> list[str]:
-    behind_s = max((shard.behind_s for shard in index.shards), default=0.0)
+    row = [index.entry.name, str(index.entry.number), index.entry.state]
     if not index.shards:
-        return [index.entry.name, str(index.entry.number), index.entry.state, "-", "-", "-", "-"]
-    return [
-        index.entry.name,
-        str(index.entry.number),
-        index.entry.state,
-        f"{_filled(index):.1%}",
-        f"{_behind(index):,}",
-        duration(behind_s) if behind_s else "-",
-        str(len(index.workers)),
-    ]
-
-
-def _behind(index: IndexStatus) -> int:
-    return sum(shard.ids_behind for shard in index.shards)
+        return [*row, *"----"]
+    behind = duration(index.behind_s) if index.behind_s else "-"
+    return [*row, f"{_filled(index):.1%}", f"{index.ids_behind:,}", behind, str(len(index.workers))]
 
 
 def _filled(index: IndexStatus) -> float:
     top = sum(shard.row.top for shard in index.shards if shard.row is not None)
-    return 1 - _behind(index) / top if top else 1.0
+    return 1 - index.ids_behind / top if top else 1.0
 
 
 def status_json(index: IndexStatus) -> dict[str, Any]:
@@ -344,8 +333,7 @@ def status_json(index: IndexStatus) -> dict[str, Any]:
             for field in definition.all_fields
         ],
         "filled": _filled(index),
-        "ids_behind": _behind(index),
-        "behind_s": max((shard.behind_s for shard in index.shards), default=0.0),
+        **facts(index, "ids_behind", "behind_s"),
         "small_table_caches": dict(index.small_caches),
         "workers": [worker.as_json() for worker in index.workers],
         "shards": [

@@ -233,10 +233,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
         "name": trigger.name,
         "wanted": trigger.setting.desired_state,
         "spec": trigger.setting.spec,
-        "stands": trigger.stands,
-        "ids_behind": sum(status.ids_behind for status in trigger.shards),
-        "behind_s": max((status.behind_s for status in trigger.shards), default=0.0),
-        "parked": sum(status.row.parked for status in trigger.shards if status.row is not None),
+        **facts(trigger, "stands", "ids_behind", "behind_s", "parked"),
         "finds_by": trigger.finds_by,
         "small_table_caches": dict(trigger.small_caches),
         "workers": [worker.as_json() for worker in trigger.workers],
@@ -311,8 +308,7 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         triggers = Triggers(store)
-        trigger = triggers.status(name)
-        parked = sum(shard.row.parked for shard in trigger.shards if shard.row is not None)
+        parked = triggers.status(name).parked
         if execute:
             triggers.remove(name)
     if as_json:

@@ -25,7 +25,7 @@ from schemaless.store.erasures.holds import Holds
 from schemaless.store.erasures.retention import Policies
 from schemaless.store.feed.reader import Changes
 from schemaless.store.feed.sql import select_first_since
-from schemaless.store.followers.access import DatastoreAccess, StoredFeed
+from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.indexes.registry import Registry
 from schemaless.store.indexes.row_fetch import RowReader
 from schemaless.topology.model import Topology, check_shard
@@ -100,7 +100,7 @@ class Internals:
     @property
     def follower_access(self) -> DatastoreAccess:
         """The parts of the datastore that followers and their workers use."""
-        return DatastoreAccess(self.shards, lambda: self.catalog, StoredFeed(self.changes, self.reader))
+        return DatastoreAccess(self.shards, lambda: self.catalog, self.changes, self.reader)
 
     @property
     def dictionary_replicas(self) -> DictionaryReplicas:

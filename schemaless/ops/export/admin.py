@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from schemaless.base.events import Listener, ignore_events
@@ -37,7 +38,7 @@ from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.settings import Setting, Settings
 from schemaless.store.followers.states import DIED, RUNNING, STOPPED
 from schemaless.store.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
-from schemaless.store.followers.supervisor import OpenWork, Supervisor
+from schemaless.store.followers.supervisor import OpenWork, Supervisor, Work
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
 
@@ -53,34 +54,11 @@ _SAMPLED_SHARDS: Final = 8
 _SAMPLED_IDS: Final = 500
 
 
-@dataclass(frozen=True, slots=True)
-class ExportCells:
-    """The work of worker processes that export cells.
-
-    Attributes:
-        opening: opens the datastore.
-        uri: the target.
-        definition: contents of the export.
-        pace: when to write files.
-    """
-
-    opening: Opening
-    uri: str
-    definition: Definition
-    pace: Pace
-
-    @property
-    def title(self) -> str:
-        """Description of the work in messages."""
-        return f"export {self.definition.name}"
-
-    @contextmanager
-    def open(self) -> Iterator[OpenWork]:
-        """Open the datastore and the target, in a worker process."""
-        with self.opening.open() as store:
-            internals = internals_of(store)
-            exporter = Exporter(internals, open_target(self.uri), self.definition, self.pace)
-            yield OpenWork(internals.follower_access, [exporter])
+@contextmanager
+def _open(opening: Opening, uri: str, definition: Definition, pace: Pace) -> Iterator[OpenWork]:
+    with opening.open() as store:
+        internals = internals_of(store)
+        yield OpenWork(internals.follower_access, [Exporter(internals, open_target(uri), definition, pace)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +239,19 @@ def infer(store: Datastore, columns: Sequence[str] | None) -> list[Proposal]:
 def export_supervisor(
     store: Datastore, uri: str, definition: Definition, pace: Pace, workers: int, *, timing: Timing | None = None
 ) -> Supervisor:
-    """Return the supervisor of worker processes that export cells; arguments as for ``ExportCells``."""
+    """Return the supervisor of worker processes that export cells.
+
+    Args:
+        store: the datastore.
+        uri: the target.
+        definition: contents of the export.
+        pace: when to write files.
+        workers: number of worker processes.
+        timing: intervals and timeouts of the workers.
+    """
     # Each process reads the topology itself, because it may have changed since this process did.
-    work = ExportCells(replace(opening_of(store), topology=None), uri, definition, pace)
+    opening = replace(opening_of(store), topology=None)
+    work = Work(f"export {definition.name}", partial(_open, opening, uri, definition, pace))
     access = internals_of(store).follower_access
     names = [follower_name(definition.name)]
     # With --follow, a remedy is awaited, such as more memory; --once has to end.

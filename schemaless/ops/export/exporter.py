@@ -32,8 +32,8 @@ from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.cells.paging import Row
 from schemaless.store.followers.erasures import ErasureEvent
-from schemaless.store.followers.handler_context import HandlerContext, Interrupted
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.states import STOPPED
 from schemaless.store.internals import Internals
 
@@ -254,13 +254,12 @@ class ShardExport:
             self._write(*self._build(file.after, file.up_to, check)[0].close(file.after, file.up_to))
 
 
-class Exporter:
+class Exporter(Handler):
     """Handles cells by exporting them.
 
     Attributes:
         name: the follower's name.
         column: the only exported column; None if several or all are exported.
-        timeout_s: always None; writing a file has no separate timeout.
 
     Args:
         internals: the open datastore.
@@ -269,22 +268,16 @@ class Exporter:
         pace: when a file is written.
     """
 
-    timeout_s = None
-
     def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace) -> None:
-        self.name: str = follower_name(definition.name)
-        self.column: str | None = definition.only_column
+        self.name = follower_name(definition.name)
+        self.column = definition.only_column
         self._internals = internals
         self._target = target
         self._definition = definition
         self._pace = pace
-        self._open: dict[int, tuple[LeaseState, ShardExport]] = {}
+        self._open: dict[int, tuple[Lease, ShardExport]] = {}
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
-        """Do nothing: each shard has separate files."""
-        return False
-
-    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+    def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
         """Rewrite the files that contain documents of erased cells; return True if they were rewritten."""
         erased = {event.erased.added_id: event.erased.erasure for event in events}
         if (error := self._try(context, lease, lambda check: self._export(lease, check).erase(erased))) is not None:
@@ -292,17 +285,13 @@ class Exporter:
             return False
         if lease.state != STOPPED:
             # The message of an earlier attempt is out of date.
-            context.rows.note_attempt(lease.move, 0, None, None)
-            context.recorded(lease)
+            context.note_attempt(lease, 0, None, None)
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
-        """Do nothing: cells of an export are never parked."""
-
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         """Write the next file, if there are enough cells; return True only if the page has no cells."""
         # Exporting cells twice is harmless: no care is needed after the crash of a previous owner.
-        lease.careful = 0
+        lease.trust()
         if not cells:
             return True
         error = self._try(context, lease, lambda check: self._handle(context, lease, cells, check))
@@ -311,7 +300,7 @@ class Exporter:
         return False
 
     def _try(
-        self, context: HandlerContext, lease: LeaseState, work: Callable[[Callable[[], None]], None]
+        self, context: HandlerContext, lease: Lease, work: Callable[[Callable[[], None]], None]
     ) -> SchemalessError | None:
         """Do some work in a shard, or stop the shard or record why it waits; return the error of the latter two.
 
@@ -335,23 +324,21 @@ class Exporter:
             failure = error
         except Exception as error:  # noqa: BLE001 - it would end this worker, and every worker that takes over the shard
             self._open.pop(lease.pair[1], None)
-            if not lease.failures:
+            if not lease.wait.failures:
                 _log.exception("%s: cannot export shard %d", *lease.pair)
             failure = ExportFailed(f"{type(error).__name__}: {error}")
         else:
             return None
         if self._pace.once:
-            context.rows.stop(lease.move, str(failure))
-            lease.state = STOPPED
+            context.stop(lease, str(failure))
             _log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
         else:
             # The caller backs off; this makes the status say why.
-            context.rows.note_attempt(lease.move, lease.attempts, 0.0, str(failure))
-        context.recorded(lease)
+            context.note_attempt(lease, lease.attempts, 0.0, str(failure))
         return failure
 
     def _handle(
-        self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell], check: Callable[[], None]
+        self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell], check: Callable[[], None]
     ) -> None:
         export = self._export(lease, check)
         if lease.reached < export.location:
@@ -366,11 +353,11 @@ class Exporter:
             export.write_latest()
         self._advance(context, lease, export.location, rows)
 
-    def _advance(self, context: HandlerContext, lease: LeaseState, location: int, rows: int) -> None:
+    def _advance(self, context: HandlerContext, lease: Lease, location: int, rows: int) -> None:
         if location > lease.reached:
             context.advance(lease, location, cells=rows)
 
-    def _export(self, lease: LeaseState, check: Callable[[], None]) -> ShardExport:
+    def _export(self, lease: Lease, check: Callable[[], None]) -> ShardExport:
         shard = lease.pair[1]
         held, export = self._open.get(shard, (None, None))
         if held is not lease or export is None:
@@ -384,7 +371,7 @@ class Exporter:
             self._open[shard] = lease, export
         return export
 
-    def _wait_s(self, export: ShardExport, lease: LeaseState, cells: Sequence[StoredCell]) -> float:
+    def _wait_s(self, export: ShardExport, lease: Lease, cells: Sequence[StoredCell]) -> float:
         """Return how long to wait for more cells, in seconds; 0 to write a file now."""
         if self._pace.once or (lease.top - export.location) * export.mean_bytes >= self._pace.min_bytes:
             return 0.0

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
-from schemaless.errors import ServerError
+from schemaless.errors import SchemalessError, ServerError
 from schemaless.store.followers.access import DatastoreAccess
-from schemaless.store.followers.membership import Pair
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.states import DIED, PAUSED, STOPPED
-from schemaless.store.followers.status import WorkerStatus, workers_of
+from schemaless.store.followers.status import workers_of
 
 _log = logging.getLogger("schemaless")
 
@@ -21,36 +20,80 @@ _MAX_ATTEMPTS: Final = 8
 """Number of failures, or of workers killed, after which a run that is to end no longer waits for a shard."""
 
 
-class Patience:
-    """Decides which shards a run that is to end no longer waits for.
+class Progress:
+    """How far a follower has handled the cells and erasures that existed when each shard was first read.
 
     Args:
+        access: the datastore.
         follower: name of the follower.
+
+    Attributes:
+        began: each shard's row when it was first read.
+        rows: each shard's row as of the last read; shards that have none or cannot be read are absent.
+        failed: the error of each shard that could not be read.
     """
 
-    def __init__(self, follower: str) -> None:
+    def __init__(self, access: DatastoreAccess, follower: str) -> None:
+        self.began: dict[int, FollowerRow] = {}
+        self._access = access
         self._follower = follower
+        self._rows = FollowerRows(access.shards)
         # By shard: the place where deaths are counted, and the epoch before the first of them.
         self._places: dict[int, tuple[tuple[int, int], int]] = {}
+        self.read()
 
-    def lost(
-        self, workers: Iterable[WorkerStatus], left: Mapping[int, FollowerRow], behind: Collection[int] = ()
-    ) -> dict[int, str]:
-        """Return the shards that failed too often or killed too many workers, and why; called at each poll.
+    def read(self) -> None:
+        """Read the follower's rows."""
+        looked = self._rows.look((self._follower, shard) for shard in range(self._access.shard_count))
+        self.rows: dict[int, FollowerRow] = {shard: row for (_, shard), row in looked.rows.items()}
+        self.failed: dict[int, SchemalessError] = looked.failed
+        self.began = self.rows | self.began
 
-        Args:
-            workers: the live workers of the follower.
-            left: the rows of the shards that are not done, by shard.
-            behind: shards whose cells are not handled yet; failures of their erasures do not count.
+    @property
+    def total(self) -> int:
+        """Number of added_ids that existed, summed over the shards."""
+        return sum(row.top for row in self.began.values())
+
+    @property
+    def done(self) -> int:
+        """Number of those that are handled."""
+        return sum(min(row.location, self.began[shard].top) for shard, row in self.rows.items())
+
+    @property
+    def left(self) -> int:
+        """Number of those that are not handled, in shards that can be read."""
+        return sum(max(0, self.began[shard].top - row.location) for shard, row in self.rows.items())
+
+    @property
+    def behind(self) -> set[int]:
+        """Shards whose cells are not handled; a stopped follower handles none."""
+        return {shard for shard in range(self._access.shard_count) if not self._has_cells(shard)}
+
+    @property
+    def unerased(self) -> set[int]:
+        """Shards whose erasures are not handled."""
+        rows, began = self.rows, self.began
+        return {
+            shard
+            for shard in range(self._access.shard_count)
+            if shard not in rows or rows[shard].erased_event < began[shard].last_event
+        }
+
+    def gave_up(self, shards: Collection[int]) -> dict[int, str]:
+        """Return which of the shards a run that is to end no longer waits for, and why; called at each poll.
+
+        These are shards that killed eight workers at the same place, or whose erasures failed eight times although
+        their cells are handled.
         """
+        behind = self.behind
         failing = {
             shard: (failures, error)
-            for worker in workers
+            for worker in (workers_of(self._access, self._follower) if shards else ())
             for name, shard, failures, error in worker.reported.get("erasures", [])
             if name == self._follower and shard not in behind
         }
         lost = {}
-        for shard, row in left.items():
+        for shard, row in ((shard, self.rows[shard]) for shard in shards if shard in self.rows):
             deaths = self._deaths(shard, row)
             failures, error = failing.get(shard, (0, ""))
             if failures >= _MAX_ATTEMPTS:
@@ -60,6 +103,12 @@ class Patience:
                 message = row.message or ""
                 lost[shard] = message if message.startswith(DIED) else DIED
         return lost
+
+    def _has_cells(self, shard: int) -> bool:
+        row = self.rows.get(shard)
+        if row is None or row.replays:
+            return False
+        return row.location >= self.began[shard].top or row.state == STOPPED
 
     def _deaths(self, shard: int, row: FollowerRow) -> int:
         place = row.location, row.erased_event
@@ -96,13 +145,10 @@ class CaughtUp:
         self._access = access
         self._follower = follower
         self._listener = listener
-        self._rows = FollowerRows(access.shards)
-        self._pairs: list[Pair] = [(follower, shard) for shard in range(access.shard_count)]
-        self._began: dict[Pair, FollowerRow] = {}
-        self._patience = Patience(follower)
-        self._left: int | None = None
+        self._progress = Progress(access, follower)
+        self._left = self._progress.left
         self._reported: set[int] = set()
-        self()
+        listener(Total(self._left))
 
     def __call__(self) -> bool:
         """Read the follower's rows; return True if it has caught up or is paused."""
@@ -118,35 +164,20 @@ class CaughtUp:
         return done or self.paused
 
     def _is_done(self) -> bool:
-        looked = self._rows.look(self._pairs)
-        now = looked.rows
-        for pair in self._pairs:
-            if pair in now:
-                self._began.setdefault(pair, now[pair])
-            elif pair[1] not in self._reported:
-                self._reported.add(pair[1])
-                reason = looked.failed.get(pair[1], "it has no progress row there")
-                _log.warning(
-                    "cannot tell whether %s has caught up in shard %d: %s",
-                    self._follower.partition(":")[2],
-                    pair[1],
-                    reason,
-                )
-        self._report(sum(max(0, self._began[pair].top - row.location) for pair, row in now.items()))
-        if not all(
-            pair in now
-            and not now[pair].replays
-            and (now[pair].location >= self._began[pair].top or now[pair].state == STOPPED)
-            for pair in self._pairs
-        ):
+        progress = self._progress
+        progress.read()
+        for shard in set(range(self._access.shard_count)) - progress.rows.keys() - self._reported:
+            self._reported.add(shard)
+            _log.warning(
+                "cannot tell whether %s has caught up in shard %d: %s",
+                self._follower.partition(":")[2],
+                shard,
+                progress.failed.get(shard, "it has no progress row there"),
+            )
+        if progress.left < self._left:
+            self._listener(Advanced(self._left - progress.left))
+            self._left = progress.left
+        if progress.behind:
             return False
-        left = {pair[1]: row for pair, row in now.items() if row.erased_event < self._began[pair].last_event}
-        self.gave_up = self._patience.lost(workers_of(self._access, self._follower), left) if left else {}
-        return len(self.gave_up) == len(left)
-
-    def _report(self, left: int) -> None:
-        if self._left is None:
-            self._listener(Total(left))
-        elif left < self._left:
-            self._listener(Advanced(self._left - left))
-        self._left = left if self._left is None else min(left, self._left)
+        self.gave_up = progress.gave_up(progress.unerased)
+        return self.gave_up.keys() == progress.unerased

@@ -7,62 +7,54 @@ is recorded only after all cells up to it have been handled.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from schemaless.errors import SchemalessError
 from schemaless.store.followers.background_slot import BackgroundSlot
-from schemaless.store.followers.batches import PAGE_CELLS
-from schemaless.store.followers.lease_state import LeaseState
-from schemaless.store.followers.leases import Leases
+from schemaless.store.followers.leases import PAGE_CELLS, Lease, Leases
 from schemaless.store.followers.membership import Pair
-from schemaless.store.followers.parked import Move
-from schemaless.store.followers.rows import FollowerRows
+from schemaless.store.followers.rows import Move
 
 _CHECKPOINT_CELLS: Final = PAGE_CELLS // 2
 """Number of handled cells after which a checkpoint is written."""
 
 
 class _Checkpoint(NamedTuple):
-    moves: Sequence[tuple[LeaseState, Move]]
+    moves: Sequence[tuple[Lease, Move]]
     lost: Collection[Pair]
     failed: Mapping[Pair, SchemalessError]
 
 
+@dataclass(slots=True)
 class Checkpoints:
     """Writes the locations of a worker's leases.
 
     Attributes:
+        leases: the worker's leases.
+        interval_s: interval between checkpoints, in seconds.
         pending: number of cells handled since the last checkpoint.
         written_s: start of the last checkpoint, on the monotonic clock.
         in_background: whether handlers may be called while a checkpoint is written.
         slot: background slot that writes checkpoints.
-
-    Args:
-        leases: the worker's leases.
-        rows: the follower rows.
-        interval_s: interval between checkpoints, in seconds.
     """
 
-    def __init__(self, leases: Leases, rows: FollowerRows, interval_s: float) -> None:
-        self.pending: int = 0
-        self.written_s: float = time.monotonic()
-        self.in_background = False
-        self.slot: BackgroundSlot[_Checkpoint] = BackgroundSlot("checkpoints")
-        self._leases = leases
-        self._rows = rows
-        self._interval_s = interval_s
+    leases: Leases
+    interval_s: float
+    pending: int = 0
+    written_s: float = field(default_factory=time.monotonic)
+    in_background: bool = False
+    slot: BackgroundSlot[_Checkpoint] = field(default_factory=lambda: BackgroundSlot("checkpoints"))
 
     @property
     def next_s(self) -> float:
         """When the next checkpoint is due, on the monotonic clock."""
-        return self.written_s + self._interval_s
+        return self.written_s + self.interval_s
 
-    def advance(self, lease: LeaseState, location: int, cells: int) -> None:
+    def advance(self, lease: Lease, location: int, cells: int) -> None:
         """Record that a lease has reached a location, and write a checkpoint if one is due."""
-        lease.reached = max(lease.reached, location)
-        lease.top = max(lease.top, lease.reached)
-        lease.attempts = 0 if cells else lease.attempts
+        lease.advance(location, cells)
         self.pending += cells
         full = self.pending >= _CHECKPOINT_CELLS
         if full or time.monotonic() >= self.next_s:
@@ -83,8 +75,14 @@ class Checkpoints:
         """
         if not self.settle(wait=wait):
             return
-        ahead = (lease for lease in self._leases.held.values() if lease.reached != lease.location)
-        self._begin(lease for lease in ahead if not lease.stuck or lease.is_due)
+        # Locations are read here, because the leases advance while the step runs.
+        moves = [
+            (lease, lease.move)
+            for lease in self.leases.held.values()
+            if lease.reached != lease.location and (not lease.stuck or lease.wait.is_over)
+        ]
+        if moves:
+            self.slot.begin(lambda: _Checkpoint(moves, *self.leases.rows.move(move for _, move in moves)))
         self.pending = 0
         self.written_s = time.monotonic()
         if wait:
@@ -95,19 +93,12 @@ class Checkpoints:
         written = self.slot.take(wait=wait)
         for lease, move in written.moves if written is not None else ():
             assert written is not None
-            if not self._leases.holds(lease):
+            if not self.leases.holds(lease):
                 continue
             if lease.pair in written.lost:
-                self._leases.lose(lease.pair)
+                self.leases.lose(lease.pair)
             elif lease.pair in written.failed:
-                lease.stuck = True
-                lease.fail(written.failed[lease.pair])
+                lease.fail_to_record(written.failed[lease.pair])
             else:
-                lease.recorded(move.location)
+                lease.record(move.location)
         return not self.slot.busy
-
-    def _begin(self, leases: Iterable[LeaseState]) -> None:
-        # Locations are read here, because the leases advance while the step runs.
-        moves = [(lease, lease.move) for lease in leases]
-        if moves:
-            self.slot.begin(lambda: _Checkpoint(moves, *self._rows.move(move for _, move in moves)))

@@ -3,59 +3,54 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from schemaless.cell import Page, StoredCell
 from schemaless.errors import LeaseLost, SchemalessError
-from schemaless.store.followers.access import StoredFeed
-from schemaless.store.followers.batches import PAGE_CELLS, in_turn, next_batch, read_batch
+from schemaless.store.feed.reader import Tail
+from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.black_box import BlackBox
-from schemaless.store.followers.checkpoints import Checkpoints
-from schemaless.store.followers.erasures import ErasureLog
-from schemaless.store.followers.handler import Handler
-from schemaless.store.followers.handler_context import HandlerContext, Interrupted
-from schemaless.store.followers.lease_state import LeaseState
-from schemaless.store.followers.leases import Leases
+from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
+from schemaless.store.followers.leases import PAGE_CELLS, Lease, Leases
 from schemaless.store.followers.membership import HEALTHY, QUARANTINE, Pair, Role, View
 from schemaless.store.followers.states import QUARANTINED, RUNNING, STOPPED
 
+_TAIL_CELLS: Final = 100
+"""A shard with more new cells than this is read on its own."""
 
+_TAILS: Final = 64
+"""Maximum number of shards that are read together."""
+
+
+@dataclass(slots=True)
 class Dispatcher:
     """Passes the new cells of a worker's shards to the handlers of its followers.
 
-    Args:
+    Attributes:
         role: which shards the worker serves.
         handlers: its handlers by follower.
         context: given to the handlers.
-        leases: its leases.
-        checkpoints: its checkpoints.
-        feed: reads cells.
-        log: reads the log of erased cells.
-        box: records the shard that the worker is working on.
+        access: the datastore.
     """
 
-    def __init__(
-        self,
-        role: Role,
-        handlers: Mapping[str, Handler],
-        context: HandlerContext,
-        leases: Leases,
-        checkpoints: Checkpoints,
-        feed: StoredFeed,
-        log: ErasureLog,
-        box: BlackBox,
-    ) -> None:
-        self._role = role
-        self._handlers = handlers
-        self._context = context
-        self._leases = leases
-        self._checkpoints = checkpoints
-        self._feed = feed
-        self._log = log
-        self._box = box
-        self._last: Pair | None = None
+    role: Role
+    handlers: Mapping[str, Handler]
+    context: HandlerContext
+    access: DatastoreAccess
+    _last: Pair | None = None
+
+    @property
+    def _leases(self) -> Leases:
+        return self.context.leases
+
+    @property
+    def _box(self) -> BlackBox:
+        return self.context.leases.box
 
     def run(self, view: View, until_s: float) -> None:
         """Handle new cells until there are none left or time is up; at least one page is handled.
@@ -72,13 +67,13 @@ class Dispatcher:
                 self._handle_erasures(lease)
             if lease.replays and self._is_ready(view, lease):
                 with self.working_on(lease):
-                    self._handlers[lease.pair[0]].replay(self._context, lease)
+                    self.handlers[lease.pair[0]].replay(self.context, lease)
         ready = deque(lease for lease in leases if lease.state != STOPPED and self._is_ready(view, lease))
         while ready:
             # A death is blamed on one shard, so quarantined shards are not batched.
-            batch = [ready.popleft()] if self._role == QUARANTINE else next_batch(ready)
-            handler = self._handlers[batch[0].pair[0]]
-            pages = read_batch(self._feed, batch, handler.column)
+            batch = [ready.popleft()] if self.role == QUARANTINE else next_batch(ready)
+            handler = self.handlers[batch[0].pair[0]]
+            pages = read_batch(self.access, batch, handler.column)
             shared = self._handle_batch(handler, batch, pages)
             for lease in batch:
                 self._last = lease.pair
@@ -89,19 +84,19 @@ class Dispatcher:
                 if time.monotonic() >= until_s and (not shared or lease is batch[-1]):
                     return
 
-    def _handle_erasures(self, lease: LeaseState) -> None:
+    def _handle_erasures(self, lease: Lease) -> None:
         """Tell the handler which of the cells it has handled were erased, and acknowledge the erasures."""
-        handler = self._handlers[lease.pair[0]]
+        handler = self.handlers[lease.pair[0]]
         with self.working_on(lease):
             while lease.erased_event < lease.last_event:
-                self._context.check_active(lease)
-                events = self._log.events(lease.pair[1], lease.erased_event)
+                self.context.check_active(lease)
+                events = self.access.erasure_log.events(lease.pair[1], lease.erased_event)
                 if not events:
-                    lease.last_event = lease.erased_event
+                    lease.forget_events()
                     return
                 # Also cells after the location: a page may have been handled, and then not recorded.
                 try:
-                    handled = handler.handle_erased(self._context, lease, events)
+                    handled = handler.handle_erased(self.context, lease, events)
                 except (LeaseLost, Interrupted):
                     raise
                 except SchemalessError as error:
@@ -110,10 +105,10 @@ class Dispatcher:
                 if not handled:
                     return
                 ids = [event.erased.added_id for event in events]
-                self._context.rows.acknowledge(lease.pair, lease.epoch, events[-1].erased.event_id, ids)
-                lease.erased_event, lease.erasure_failures = events[-1].erased.event_id, 0
+                self.context.rows.acknowledge(lease.pair, lease.epoch, events[-1].erased.event_id, ids)
+                lease.acknowledge(events[-1].erased.event_id)
 
-    def _handle_batch(self, handler: Handler, batch: list[LeaseState], pages: Mapping[int, Page[StoredCell]]) -> bool:
+    def _handle_batch(self, handler: Handler, batch: list[Lease], pages: Mapping[int, Page[StoredCell]]) -> bool:
         if any(lease.careful for lease in batch):
             # A previous owner died, perhaps in a batch: handled one by one, the shard at fault is known.
             return False
@@ -123,38 +118,36 @@ class Dispatcher:
             self._box.enter_batch(handler.name)
         try:
             read = [(lease, pages[lease.pair[1]].cells) for lease in batch if lease.pair[1] in pages]
-            shared = handler.handle_batch(self._context, read)
+            shared = handler.handle_batch(self.context, read)
         except Interrupted:
             self._box.leave()
             raise
         self._box.leave()
         return shared
 
-    def _is_ready(self, view: View, lease: LeaseState) -> bool:
+    def _is_ready(self, view: View, lease: Lease) -> bool:
         active = lease.pair not in self._leases.unverified and view.desired_states.get(lease.pair[0]) == RUNNING
-        active = active and not (lease.state == QUARANTINED and self._role == HEALTHY)
+        active = active and not (lease.state == QUARANTINED and self.role == HEALTHY)
         return active and lease.has_work and lease.is_free and lease.next_read_s <= time.monotonic()
 
-    def _handle_page(self, lease: LeaseState, page: Page[StoredCell] | None) -> bool:
+    def _handle_page(self, lease: Lease, page: Page[StoredCell] | None) -> bool:
         """Handle a page, reading it first if it is None; return True if the shard has more cells to handle now."""
-        handler = self._handlers[lease.pair[0]]
+        handler = self.handlers[lease.pair[0]]
         progress = False
         with self.working_on(lease):
-            self._context.check_active(lease)
+            self.context.check_active(lease)
             if page is None:
-                page = self._feed.page(lease.pair[1], lease.reached, PAGE_CELLS, handler.column)
+                page = self.access.page(lease.pair[1], lease.reached, PAGE_CELLS, handler.column)
             lease.discount_read(progress=page.next_location > lease.reached)
             if page.next_location == lease.reached and page.held is None:
-                # The end of the shard: a dead owner cannot have been beyond it. A quarantined shard may receive more
-                # cells that kill.
-                lease.careful = lease.careful if lease.state == QUARANTINED else 0
-            elif handler.handle(self._context, lease, page.cells):
+                lease.reach_end()
+            elif handler.handle(self.context, lease, page.cells):
                 progress = page.next_location > lease.reached or bool(page.cells)
-                self._checkpoints.advance(lease, page.next_location, 0)
+                self.context.checkpoints.advance(lease, page.next_location, 0)
         return progress and lease.reached < lease.top
 
     @contextmanager
-    def working_on(self, lease: LeaseState) -> Iterator[None]:
+    def working_on(self, lease: Lease) -> Iterator[None]:
         """Record the shard for the supervisor; defer it if its server fails, and drop its lease if that was lost."""
         self._box.enter(lease.pair)
         try:
@@ -170,5 +163,36 @@ class Dispatcher:
             lease.fail(error)
         else:
             if lease.is_free:
-                lease.failures = 0
+                lease.succeed()
         self._box.leave()
+
+
+def next_batch(ready: deque[Lease]) -> list[Lease]:
+    """Remove and return the first ready shard and the ones after it that can be read together with it."""
+    batch = [ready.popleft()]
+    name, cells = batch[0].pair[0], batch[0].lag
+    while ready and 0 < cells <= PAGE_CELLS and batch[-1].lag <= _TAIL_CELLS and len(batch) < _TAILS:
+        following = ready[0]
+        cells += following.lag
+        if following.pair[0] != name or not 0 < following.lag <= _TAIL_CELLS or cells > PAGE_CELLS:
+            break
+        batch.append(ready.popleft())
+    return batch
+
+
+def read_batch(access: DatastoreAccess, batch: Sequence[Lease], column_name: str | None) -> dict[int, Page[StoredCell]]:
+    """Read a batch in one statement per server; return pages by shard, without shards that need their own read."""
+    tails = [
+        Tail(follower.pair[1], follower.reached, follower.lag) for follower in batch if 0 < follower.lag <= _TAIL_CELLS
+    ]
+    return access.tails(tails, column_name) if tails else {}
+
+
+def in_turn(pairs: Iterable[Pair], last: Pair | None) -> list[Pair]:
+    """Return pairs in order, starting after the last one served.
+
+    Starting with the same pair each time would starve the others if that pair always had more cells.
+    """
+    ordered = sorted(pairs)
+    place = 0 if last is None else bisect_right(ordered, last)
+    return ordered[place:] + ordered[:place]

@@ -42,10 +42,6 @@ class ErasureLog:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    def last(self, shard: int) -> int:
-        """Return the number of a shard's last event; 0 if nothing was ever erased there."""
-        return int(self._shards.rows(shard, sql.select_last_event(self._shards.database(shard)))[0][0] or 0)
-
     def events(self, shard: int, after: int, limit: int = EVENTS_PER_READ) -> list[ErasureEvent]:
         """Return the next events of a shard, in order."""
         rows = self._shards.rows(shard, sql.select_events(self._shards.database(shard), after, limit))
@@ -62,21 +58,6 @@ class ErasureLog:
             )
             for event_id, erasure, added_id, row_key, column, ref_key, entry_shards, at in rows
         ]
-
-    def acknowledge(self, name: str, shard: int, event_id: int, epoch: int | None = None) -> bool:
-        """Record that a follower has handled all events of a shard up to ``event_id``.
-
-        Args:
-            name: the follower's name.
-            shard: number of the shard.
-            event_id: the last event that it has handled.
-            epoch: epoch of the follower's lease; None for a follower without leases.
-
-        Returns:
-            False if the follower has no row there, or its row has another epoch.
-        """
-        statement = sql.acknowledge(self._shards.database(shard), name, event_id, epoch)
-        return self._shards.execute(shard, statement).affected > 0
 
     def acknowledged(self, shard: int) -> Mapping[str, int]:
         """Return the number of the last event that each follower of a shard has handled, by follower name."""

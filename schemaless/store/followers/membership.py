@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from schemaless.errors import SchemalessError
 from schemaless.store.followers import sql
@@ -88,6 +88,13 @@ class Member:
     role: Role = ALL
 
 
+class Assigned(NamedTuple):
+    """A worker's pairs of follower and shard: those that it serves if healthy, those that it serves if quarantined."""
+
+    healthy: frozenset[Pair]
+    quarantined: frozenset[Pair]
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """The membership as a worker read it from the catalog.
@@ -117,6 +124,19 @@ class View:
                 return member.worker
         free = [member for member in serving if member.busy_with is None] or serving
         return max((member.worker for member in free), key=lambda worker: _hash(worker, pair), default=None)
+
+    def assigned(self, member: Member, shard_count: int) -> Assigned:
+        """Return the pairs that are assigned to a worker."""
+
+        def pairs(*, quarantined: bool) -> frozenset[Pair]:
+            if member.role == (HEALTHY if quarantined else QUARANTINE):
+                return frozenset()
+            every = (
+                (name, shard) for name in member.followers & self.desired_states.keys() for shard in range(shard_count)
+            )
+            return frozenset(pair for pair in every if self.owner(pair, quarantined=quarantined) == member.worker)
+
+        return Assigned(pairs(quarantined=False), pairs(quarantined=True))
 
     def is_free(self, pair: Pair, owner: str | None) -> bool:
         """Return whether a shard may be claimed: its owner is dead, or busy with another shard."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from schemaless.errors import AccessDenied, SchemalessError, ServerError
+from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerError
 from schemaless.store.followers import sql
 from schemaless.store.followers.membership import Pair
-from schemaless.store.followers.parked import Move, ParkedCells
+from schemaless.store.followers.sql import ParkedRow
 from schemaless.store.followers.states import QUARANTINED
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, Rows
@@ -28,6 +28,22 @@ _ROWS_PER_READ: Final = 64
 
 _ROWS_PER_MOVE: Final = 20
 """Maximum number of locations written per statement; a join may have at most 61 tables."""
+
+
+REPLAYS_PER_TURN: Final = 100
+"""Maximum number of parked cells that a worker tries again before it handles new cells."""
+
+
+class Move(NamedTuple):
+    """A location to write to a follower's row, provided that the row still has this epoch."""
+
+    pair: Pair
+    epoch: int
+    location: int
+
+    def lost(self) -> LeaseLost:
+        """Return the error for a row that another worker has claimed."""
+        return LeaseLost(f"{self.pair[0]} in shard {self.pair[1]} was taken over by another worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +133,11 @@ class FollowerRows:
             return sql.select_followers((self._shards.database(shard), shard, name) for name, shard in part)
 
         def take(rows: Rows) -> None:
-            for shard, name, location, worker, epoch, state, attempts, retry_s, message, *rest in rows:
-                moved_at, top, last_event, erased_event, parked, replays, begun = rest
-                looked.rows[str(name), int(shard)] = FollowerRow(
-                    int(location),
-                    worker,
-                    int(epoch),
-                    str(state),
-                    int(attempts),
-                    None if retry_s is None else float(retry_s),
-                    message,
-                    str(moved_at).replace(" ", "T"),
-                    int(top or 0),
-                    int(last_event or 0),
-                    int(erased_event),
-                    int(parked),
-                    int(replays),
-                    int(begun),
+            for shard, name, location, worker, epoch, state, attempts, retry_s, message, moved_at, *rest in rows:
+                at = moved_at.replace(" ", "T")
+                top, last_event, *counts = rest
+                looked.rows[name, shard] = FollowerRow(
+                    location, worker, epoch, state, attempts, retry_s, message, at, top or 0, last_event or 0, *counts
                 )
 
         self._ask_all(pairs, lambda pair: pair[1], select, take, looked.failed)
@@ -152,7 +156,7 @@ class FollowerRows:
             return sql.select_tops((self._shards.database(shard), shard) for shard in part)
 
         def take(rows: Rows) -> None:
-            tops.update((int(shard), int(top or 0)) for shard, top in rows)
+            tops.update((shard, top or 0) for shard, top in rows)
 
         self._ask_all(shards, lambda shard: shard, select, take, failed)
         return tops, failed
@@ -162,9 +166,7 @@ class FollowerRows:
 
         The statement goes through ``Shards``, which verifies the identity of the shard on its current server.
         """
-        name, shard = pair
-        statement = sql.claim(self._shards.database(shard), name, worker, seen.epoch)
-        if self._shards.execute(shard, statement).affected == 1:
+        if self._change(pair, sql.claim, worker, seen.epoch):
             return seen.epoch + 1
         # A repeated statement, after a lost reply, affects no row.
         row = self.look([pair]).rows.get(pair)
@@ -172,17 +174,15 @@ class FollowerRows:
 
     def release(self, pair: Pair, epoch: int) -> None:
         """Release a row, unless another worker has claimed it."""
-        self._shards.execute(pair[1], sql.release(self._shards.database(pair[1]), pair[0], epoch))
+        self._change(pair, sql.release, epoch)
 
     def quarantine(self, pair: Pair, epoch: int, message: str, pause_s: float) -> bool:
         """Quarantine a row whose owner is dead; return False if its epoch has changed."""
-        name, shard = pair
-        statement = sql.quarantine(self._shards.database(shard), name, epoch, message, pause_s)
-        return self._shards.execute(shard, statement).affected == 1
+        return self._change(pair, sql.quarantine, epoch, message, pause_s)
 
     def end_quarantine(self, pair: Pair, epoch: int) -> None:
         """Release a row to the workers for healthy shards, if it still has the epoch."""
-        self._shards.execute(pair[1], sql.end_quarantine(self._shards.database(pair[1]), pair[0], epoch))
+        self._change(pair, sql.end_quarantine, epoch)
 
     def move(self, moves: Iterable[Move]) -> tuple[set[Pair], dict[Pair, SchemalessError]]:
         """Write locations, with one statement for up to 20 locations on the same server.
@@ -217,14 +217,11 @@ class FollowerRows:
         Raises:
             LeaseLost: another worker has claimed the row.
         """
-        (name, shard), epoch, location = move
-        database = self._shards.database(shard)
-        self._own(move, sql.note_attempt(database, name, epoch, location, attempts, retry_s, message))
+        self._change_own(move, sql.note_attempt, attempts, retry_s, message)
 
     def stop(self, move: Move, message: str) -> None:
         """Stop a follower in a shard, before its next cell; raises what ``note_attempt`` does."""
-        (name, shard), epoch, location = move
-        self._own(move, sql.stop(self._shards.database(shard), name, epoch, location, message))
+        self._change_own(move, sql.stop, message)
 
     def acknowledge(self, pair: Pair, epoch: int, event_id: int, erased_ids: Sequence[int]) -> None:
         """Record that a follower has handled all events of the log of erased cells up to ``event_id``.
@@ -246,8 +243,13 @@ class FollowerRows:
         # Safe to repeat: both statements are idempotent.
         self._shards.run(shard, operation, writes=True)
 
-    def _own(self, move: Move, statement: bytes) -> None:
-        if self._shards.execute(move.pair[1], statement).affected != 1:
+    def _change(self, pair: Pair, statement: Callable[..., bytes], *arguments: Any) -> bool:
+        """Send a statement about one row; return False if it affected none, because the epoch has changed."""
+        name, shard = pair
+        return self._shards.execute(shard, statement(self._shards.database(shard), name, *arguments)).affected == 1
+
+    def _change_own(self, move: Move, statement: Callable[..., bytes], *arguments: Any) -> None:
+        if not self._change(move.pair, statement, move.epoch, move.location, *arguments):
             raise move.lost()
 
     def _move(self, moves: Sequence[Move]) -> bytes:
@@ -303,3 +305,55 @@ class FollowerRows:
 
 def _parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+class ParkedCells:
+    """The parked cells of all followers: those that a trigger has given up on, until they are replayed or skipped.
+
+    Args:
+        shards: the datastore's shards.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    def park(self, move: Move, row: ParkedRow) -> None:
+        """Park a cell and move the location past it, in one transaction.
+
+        Raises:
+            LeaseLost: another worker has claimed the follower's row; nothing was parked.
+        """
+        (name, shard), epoch, location = move
+        database = self._shards.database(shard)
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                # In this order: if another worker owns the row, nothing is inserted and nothing changes.
+                connection.execute(sql.insert_parked(database, name, epoch, row))
+                if connection.execute(sql.move([(database, name, epoch, location)])).affected != 1:
+                    raise move.lost()
+
+        # Safe to repeat: both statements are idempotent.
+        self._shards.run(shard, operation, writes=True)
+
+    def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
+        """Return added_id, number of attempts and number of replays begun for the first parked cells to try again."""
+        statement = sql.select_to_replay(self._shards.database(pair[1]), pair[0], REPLAYS_PER_TURN)
+        return [
+            (added_id, attempts, replay - 1) for added_id, attempts, replay in self._shards.rows(pair[1], statement)
+        ]
+
+    def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
+        """Count a replay of a parked cell before it is tried; the request to replay it remains."""
+        self._execute(pair, sql.note_replay, epoch, added_id, {"replay": begun + 1})
+
+    def end_replay(self, pair: Pair, epoch: int, added_id: int, attempts: int, error: str) -> None:
+        """Record the failure of a replay, and clear the request."""
+        self._execute(pair, sql.note_replay, epoch, added_id, {"replay": 0, "attempts": attempts, "error": error})
+
+    def delete_replayed(self, pair: Pair, epoch: int, added_id: int) -> None:
+        """Delete a parked cell after a successful replay."""
+        self._execute(pair, sql.delete_parked_ids, epoch, [added_id])
+
+    def _execute(self, pair: Pair, statement: Callable[..., bytes], *arguments: Any) -> None:
+        self._shards.execute(pair[1], statement(self._shards.database(pair[1]), pair[0], *arguments))

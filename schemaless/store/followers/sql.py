@@ -376,12 +376,6 @@ def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Ma
     )
 
 
-def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
-    """Delete a parked cell that was replayed, if the follower's row still has the epoch."""
-    own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
-    return delete(table(database, b"parked"), name=name, added_id=added_id) + own
-
-
 def delete_parked(database: str, name: str, ids: Iterable[int] | None = None, *, after: int = 0) -> bytes:
     """Delete parked cells of a shard: those with these added_ids, or all after a location."""
     statement = delete(table(database, b"parked"), name=name)

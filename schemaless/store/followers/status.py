@@ -1,8 +1,9 @@
-"""Status of a follower: its shards, and the workers that serve it."""
+"""Status of a follower: its shards, the workers that serve it, and servers whose table caches are too small for it."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,11 @@ from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.membership import QUARANTINE
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.states import QUARANTINED, RUNNING, STOPPED
+from schemaless.topology.shards import Shards
+
+_KILLED: Final = "one of its cells killed a worker; until the shard proves healthy, its cells are handled one at a time"
+_TABLES: Final = 3
+"""Number of tables per shard that followers read: cell, follower and parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,42 @@ class WorkerStatus:
         return bool(self.reported.get("role") == QUARANTINE)
 
 
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """Status of a follower.
+
+    Attributes:
+        shards: its status in each shard.
+        workers: its live workers.
+        small_caches: advice for each server whose table cache is too small.
+    """
+
+    shards: tuple[ShardStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+    small_caches: Mapping[str, str]
+
+    @property
+    def ids_behind(self) -> int:
+        """Number of added_ids between the locations and the ends of the shards, in all columns."""
+        return sum(shard.ids_behind for shard in self.shards)
+
+    @property
+    def behind_s(self) -> float:
+        """Age of the first cell that has not been handled yet, in seconds; 0 if there is none."""
+        return max((shard.behind_s for shard in self.shards), default=0.0)
+
+    @property
+    def parked(self) -> int:
+        """Number of parked cells."""
+        return sum(shard.row.parked for shard in self.shards if shard.row is not None)
+
+
+def follower_status(access: DatastoreAccess, follower: str, missing: str) -> FollowerStatus:
+    """Read the status of a follower; ``missing`` is the fault of a shard without a row."""
+    shards = tuple(shard_statuses(access, follower, missing))
+    return FollowerStatus(shards, tuple(workers_of(access, follower)), small_table_caches(access.shards))
+
+
 def shard_statuses(access: DatastoreAccess, follower: str, missing: str) -> Iterable[ShardStatus]:
     """Yield the status of a follower in each shard; ``missing`` is the fault of a shard without a row."""
     shards = access.shards
@@ -115,4 +157,30 @@ def workers_of(access: DatastoreAccess, follower: str) -> Iterable[WorkerStatus]
             yield WorkerStatus(str(worker), served, float(lease_s), json.loads(figures))
 
 
-_KILLED: Final = "one of its cells killed a worker; until the shard proves healthy, its cells are handled one at a time"
+def small_table_caches(shards: Shards) -> dict[str, str]:
+    """Return advice for each primary whose table cache is too small for its shards, by server.
+
+    A poll would open and close hundreds of tables there. Servers that cannot be reached are left out; the status of
+    their shards reports them.
+    """
+    advice = {}
+    counts = Counter(shards.node_of(shard) for shard in range(shards.topology.shard_count))
+    for node, count in counts.items():
+        try:
+            with shards.pool_for(node).connection() as connection:
+                mariadb = connection.is_mariadb
+                ((tables, instances, definitions),) = connection.rows(sql.SELECT_TABLE_CACHE)
+        except SchemalessError:
+            continue
+        needed = _TABLES * count
+        # A connection uses one cache instance. MySQL divides the size among the instances; MariaDB does not.
+        kept = int(tables) if mariadb else int(tables) // int(instances)
+        if min(kept, int(definitions)) < needed:
+            advice[str(node)] = (
+                f"it keeps at most {kept:,} tables open per connection and {int(definitions):,} table "
+                f"definitions cached; followers in "
+                f"its {count:,} shards read {needed:,} tables, so they fall behind. Set table_open_cache"
+                f"{'' if mariadb else ' (divided by table_open_cache_instances)'} and "
+                f"table_definition_cache to {needed:,} or more"
+            )
+    return advice

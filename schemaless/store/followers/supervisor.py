@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from schemaless.base.interrupts import ignore_interrupts, starting_processes
 from schemaless.base.runner_names import runner_name
@@ -28,8 +29,7 @@ from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.handler import Handler
 from schemaless.store.followers.membership import HEALTHY, QUARANTINE, Pair, Role, Timing, remove_worker
-from schemaless.store.followers.parked import Move
-from schemaless.store.followers.rows import FollowerRow, FollowerRows
+from schemaless.store.followers.rows import FollowerRow, FollowerRows, Move
 from schemaless.store.followers.states import DIED
 from schemaless.store.followers.worker import Worker
 
@@ -64,31 +64,6 @@ _BURIALS_AT_ONCE: Final = 4
 _HURRY: Final = b"hurry"
 
 
-@dataclass(slots=True)
-class _Child:
-    name: str
-    process: BaseProcess
-    line: Connection
-    began_s: float
-    box: BlackBox
-    dismissed: bool = False
-
-    def dismiss(self) -> None:
-        """Make the worker finish its call, release its shards and exit."""
-        self.dismissed = True
-        # The worker's end of the pipe reports that.
-        self.line.close()
-
-    def hurry(self) -> None:
-        """Make the worker read the membership at once."""
-        # The worker may be dead or dismissed. A frozen worker must not block the supervisor once its pipe is full.
-        with suppress(OSError):
-            poll = select.poll()
-            poll.register(self.line.fileno(), select.POLLOUT)
-            if poll.poll(0):
-                self.line.send_bytes(_HURRY)
-
-
 class OpenWork(NamedTuple):
     """An open datastore in a worker process, and the handlers of the worker."""
 
@@ -96,41 +71,104 @@ class OpenWork(NamedTuple):
     handlers: Sequence[Handler]
 
 
-class Work(Protocol):
-    """The work of worker processes; each process gets a copy."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of worker processes; each process gets a pickled copy.
 
-    @property
-    def title(self) -> str:
-        """Description of the work, for messages."""
+    Attributes:
+        title: description of the work, for messages.
+        open: opens the datastore and creates the handlers, in a worker process.
+    """
 
-    def open(self) -> AbstractContextManager[OpenWork]:
-        """Open the datastore and create the handlers, in a worker process."""
+    title: str
+    open: Callable[[], AbstractContextManager[OpenWork]]
 
 
-@dataclass(slots=True)
+class _State(Enum):
+    """State of a seat: vacant, running, dismissed (in any order), dead, and vacant again."""
+
+    VACANT = auto()
+    RUNNING = auto()
+    DISMISSED = auto()
+    DEAD = auto()
+
+
 class _Seat:
     """A worker process and its successors.
 
     Attributes:
         role: which shards they serve.
-        child: the running process; None between two processes.
-        burial: cleanup after the last process; None once it is done.
-        pause_s: backoff after deaths that are not blamed on a shard, in seconds.
+        state: vacant until the next process starts; dismissed while a process finishes its call, releases its shards
+            and exits; dead while the shards of a dead process are released.
+        again_s: when the next process may start, on the monotonic clock.
+        needed_s: when a process was last needed, on the monotonic clock.
         kills: number of successive deaths blamed on shards.
-        again_s: when the next process starts, on the monotonic clock.
+        name: name of the worker; like the next three, of the last process.
+        process: the process.
+        box: tells what the process was doing, even after its death.
+        burial: cleanup after its death.
     """
 
-    role: Role
-    child: _Child | None = None
-    burial: Future[bool] | None = None
-    pause_s: float = 0.0
-    kills: int = 0
-    again_s: float = 0.0
+    name: str
+    process: BaseProcess
+    box: BlackBox
+    burial: Future[None]
+
+    def __init__(self, role: Role) -> None:
+        self.role: Role = role
+        self.state = _State.VACANT
+        self.again_s = 0.0
+        self.needed_s = -math.inf
+        self._began_s = 0.0
+        self.kills = 0
+        # Backoff after deaths that are not blamed on a shard, in seconds.
+        self._pause_s = 0.0
 
     @property
-    def vacant(self) -> bool:
-        """True if the next process may start."""
-        return self.child is None and self.burial is None and time.monotonic() >= self.again_s
+    def is_occupied(self) -> bool:
+        """True if there is a process, alive or not noticed to be dead."""
+        return self.state in (_State.RUNNING, _State.DISMISSED)
+
+    @property
+    def lived_s(self) -> float:
+        """Time since the process was started, in seconds."""
+        return time.monotonic() - self._began_s
+
+    def start(self, work: Work, name: str, timing: Timing) -> None:
+        """Start a process."""
+        # A fork would inherit locks held by threads of this process, and everything the function's module has opened.
+        context = multiprocessing.get_context("spawn")
+        self.name, self.box = name, BlackBox(context)
+        self._line, theirs = context.Pipe()
+        arguments = (work, name, timing, self.role, self.box, theirs)
+        self.process = context.Process(target=_work, args=arguments, name=f"worker {name.rpartition('/')[2]}")
+        with starting_processes():
+            self.process.start()
+        theirs.close()
+        self.state, self._began_s = _State.RUNNING, time.monotonic()
+
+    def dismiss(self) -> None:
+        """Make the worker finish its call, release its shards and exit."""
+        self.state = _State.DISMISSED
+        # The worker's end of the pipe reports that.
+        self._line.close()
+
+    def hurry(self) -> None:
+        """Make the worker read the membership at once."""
+        # The worker may be dead or dismissed. A frozen worker must not block the supervisor once its pipe is full.
+        with suppress(OSError):
+            poll = select.poll()
+            poll.register(self._line.fileno(), select.POLLOUT)
+            if poll.poll(0):
+                self._line.send_bytes(_HURRY)
+
+    def end(self) -> bool:
+        """Note that the process has ended; return True if it died, False if it was dismissed or had nothing to do."""
+        self._line.close()
+        left = self.process.exitcode == _REMOVED or (self.process.exitcode == 0 and self.state is _State.DISMISSED)
+        died = self.box.busy or not left
+        self.state = _State.DEAD if died else _State.VACANT
+        return died
 
     def back_off(self, lived_s: float, *, blamed: bool) -> float:
         """Schedule the start of the next process; return the time until then, in seconds.
@@ -141,13 +179,13 @@ class _Seat:
         this seat.
         """
         if lived_s > _LIVED_S:
-            self.pause_s, self.kills = 0.0, 0
+            self._pause_s, self.kills = 0.0, 0
         if blamed:
             self.kills += 1
-            wait_s = min(_MAX_KILLED_PAUSE_S, self.kills * _KILLED_PAUSE_S)
-            wait_s = _KILLED_PAUSE_S if self.role == QUARANTINE else wait_s
+            kills = 1 if self.role == QUARANTINE else self.kills
+            wait_s = min(_MAX_KILLED_PAUSE_S, kills * _KILLED_PAUSE_S)
         else:
-            self.pause_s = wait_s = min(_MAX_PAUSE_S, max(_FIRST_PAUSE_S, self.pause_s * 2))
+            self._pause_s = wait_s = min(_MAX_PAUSE_S, max(_FIRST_PAUSE_S, self._pause_s * 2))
         self.again_s = time.monotonic() + wait_s
         return wait_s
 
@@ -189,11 +227,8 @@ class Supervisor:
         self._timing = timing or Timing()
         self._max_deaths = max_deaths
         self._name = runner_name()
-        # A fork would inherit locks held by threads of this process, and everything the function's module has opened.
-        self._context = multiprocessing.get_context("spawn")
         self._healthy = [_Seat(HEALTHY) for _ in range(count)]
         self._quarantine = [_Seat(QUARANTINE) for _ in range(count)]
-        self._wanted_s = [-math.inf] * count  # when each worker for quarantined shards was last needed
         self._kills: dict[Pair, _Kills] = {}
         # A server that does not answer must not delay the replacement of other workers.
         self._burials = ThreadPoolExecutor(_BURIALS_AT_ONCE, "burial")
@@ -217,22 +252,24 @@ class Supervisor:
                 for seat in self._healthy:
                     self._fill(seat)
                 self._serve_quarantined()
-                wait([child.process.sentinel for child in self._children], _TURN_S)
+                wait([seat.process.sentinel for seat in self._occupied], _TURN_S)
         finally:
             self._stop(stop_s)
 
     @property
-    def _children(self) -> list[_Child]:
-        return [seat.child for seat in (*self._healthy, *self._quarantine) if seat.child is not None]
+    def _occupied(self) -> list[_Seat]:
+        return [seat for seat in (*self._healthy, *self._quarantine) if seat.is_occupied]
 
     def _fill(self, seat: _Seat) -> None:
-        if seat.vacant:
-            seat.child = self._start(seat.role)
+        """Start a seat's next process, unless there is one or it is too early."""
+        if seat.state is _State.VACANT and time.monotonic() >= seat.again_s:
+            self._made += 1
+            seat.start(self._work, f"{self._name}/{self._made}", self._timing)
 
     def _serve_quarantined(self) -> None:
         """Start workers for quarantined shards, and stop those that have not been needed for a while."""
         healthy, quarantine = (
-            [seat.child.box for seat in seats if seat.child is not None] for seats in (self._healthy, self._quarantine)
+            [seat.box for seat in seats if seat.is_occupied] for seats in (self._healthy, self._quarantine)
         )
         # Both kinds of workers count them; either kind may have no process at the moment.
         quarantined = max(sum(box.quarantined for box in boxes) for boxes in (healthy, quarantine))
@@ -242,75 +279,55 @@ class Supervisor:
         now_s = time.monotonic()
         for number, seat in enumerate(self._quarantine):
             if number < wanted:
-                self._wanted_s[number] = now_s
+                seat.needed_s = now_s
                 self._fill(seat)
-            elif seat.child is not None and now_s > self._wanted_s[number] + _UNNEEDED_S:
-                # The worker releases its shards and exits.
-                seat.child.dismiss()
-
-    def _start(self, role: Role) -> _Child:
-        self._made += 1
-        name = f"{self._name}/{self._made}"
-        box = BlackBox(self._context)
-        ours, theirs = self._context.Pipe()
-        arguments = (self._work, name, self._timing, role, box, theirs)
-        process = self._context.Process(target=_work, args=arguments, name=f"worker {self._made}")
-        with starting_processes():
-            process.start()
-        theirs.close()
-        return _Child(name, process, ours, time.monotonic(), box)
+            elif seat.is_occupied and now_s > seat.needed_s + _UNNEEDED_S:
+                seat.dismiss()
 
     def _mourn(self, seat: _Seat) -> None:
         """Detect the death of a seat's process, and start the cleanup."""
-        if seat.burial is not None and seat.burial.done():
+        if seat.state is _State.DEAD and seat.burial.done():
             seat.burial.result()
-            seat.burial = None
-        child = seat.child
-        if child is None or child.process.is_alive():
-            return
-        seat.child = None
-        child.line.close()
-        if not child.box.busy and child.process.exitcode == _REMOVED:
-            self._removed = True
-            return
-        if not child.box.busy and child.process.exitcode == 0 and child.dismissed:
-            return
-        lived_s = time.monotonic() - child.began_s
-        seat.burial = self._burials.submit(self._bury, seat, child, lived_s)
+            seat.state = _State.VACANT
+        if seat.is_occupied and not seat.process.is_alive():
+            if seat.end():
+                seat.burial = self._burials.submit(self._bury, seat, seat.lived_s)
+            else:
+                self._removed |= seat.process.exitcode == _REMOVED
 
-    def _bury(self, seat: _Seat, child: _Child, lived_s: float) -> bool:
-        """Clean up after a dead worker; return True if a shard was blamed for the death.
+    def _bury(self, seat: _Seat, lived_s: float) -> None:
+        """Clean up after a dead worker.
 
-        The shard is quarantined and the others are released before the worker's membership is deleted, because other
-        workers may claim its shards afterwards.
+        The shard that is blamed for the death is quarantined and the others are released before the worker's membership
+        is deleted, because other workers may claim its shards afterwards.
         """
-        how, pair = _how(child.process.exitcode), child.box.at
+        how, pair = _how(seat.process.exitcode), seat.box.at
         blamed = False
         try:
-            if child.box.claimed:
-                blamed = self._settle(child, pair, how)
+            if seat.box.claimed:
+                blamed = self._settle(seat, pair, how)
         except SchemalessError as error:
-            _log.warning("cannot release shards of dead worker %s; others will claim them: %s", child.name, error)
+            _log.warning("cannot release shards of dead worker %s; others will claim them: %s", seat.name, error)
         wait_s = seat.back_off(lived_s, blamed=blamed)
         _log.warning(
             "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another worker starts in %.1f s",
-            child.name,
+            seat.name,
             how,
             lived_s,
             f", while it worked on shard {pair[1]} for {pair[0]}" if pair is not None else "",
             wait_s,
         )
-        self._remove(child)
-        for other in self._children:
+        self._remove(seat.name)
+        for other in self._occupied:
             other.hurry()
-        return blamed
 
-    def _settle(self, child: _Child, pair: Pair | None, how: str) -> bool:
+    def _settle(self, seat: _Seat, pair: Pair | None, how: str) -> bool:
+        """Quarantine the shard that killed a worker and release its others; return True if a shard was blamed."""
         rows = FollowerRows(self._access.shards)
         names = self._followers()
         looked = rows.look((name, shard) for name in names for shard in range(self._access.shard_count))
         blamed = False
-        if pair is not None and (row := looked.rows.get(pair)) is not None and row.worker == child.name:
+        if pair is not None and (row := looked.rows.get(pair)) is not None and row.worker == seat.name:
             kills = self._kills.setdefault(pair, _Kills())
             pause_s = kills.next_pause_s(row)
             if self._max_deaths is not None and kills.count >= self._max_deaths:
@@ -322,44 +339,42 @@ class Supervisor:
                     "%s: shard %d is quarantined, because worker %s died while handling it; a separate worker "
                     "handles its cells one at a time",
                     *pair,
-                    child.name,
+                    seat.name,
                 )
-        if child.box.busy and not blamed:
-            # Any of its shards may be at fault, so their next owners handle them carefully.
-            return False
-        for other, row in looked.rows.items():
-            if row.worker == child.name and other != pair:
+        # Unless one is to blame, any of its shards may be at fault, so their next owners handle them carefully.
+        for other, row in looked.rows.items() if blamed or not seat.box.busy else ():
+            if row.worker == seat.name and other != pair:
                 rows.release(other, row.epoch)
         return blamed
 
-    def _remove(self, child: _Child) -> None:
+    def _remove(self, worker: str) -> None:
         """Delete a dead worker's membership, so that the others do not wait for its lease to expire."""
         try:
-            remove_worker(self._access.catalog(), self._access.name, child.name)
+            remove_worker(self._access.catalog(), self._access.name, worker)
         except SchemalessError as error:
             _log.warning(
                 "cannot delete dead worker %s from the catalog; other workers wait for its lease to expire: %s",
-                child.name,
+                worker,
                 error,
             )
 
     def _stop(self, stop_s: float) -> None:
-        children = self._children
-        for child in children:
-            child.dismiss()
+        seats = self._occupied
+        for seat in seats:
+            seat.dismiss()
         began_s = time.monotonic()
         try:
-            for child in children:
-                child.process.join(max(0.0, began_s + stop_s - time.monotonic()))
+            for seat in seats:
+                seat.process.join(max(0.0, began_s + stop_s - time.monotonic()))
         finally:
-            for child in children:
-                if child.process.is_alive():
+            for seat in seats:
+                if seat.process.is_alive():
                     # Less than ``stop_s`` after a second signal.
                     waited_s = time.monotonic() - began_s
-                    _log.warning("worker %s is still in a call after %.0f s, so it is killed", child.name, waited_s)
-                    child.process.kill()
-                    child.process.join()
-                    self._remove(child)
+                    _log.warning("worker %s is still in a call after %.0f s, so it is killed", seat.name, waited_s)
+                    seat.process.kill()
+                    seat.process.join()
+                    self._remove(seat.name)
             self._burials.shutdown()
 
 

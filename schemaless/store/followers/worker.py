@@ -14,21 +14,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from schemaless.store.followers.access import DatastoreAccess
-from schemaless.store.followers.assignments import Assignments
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.checkpoints import Checkpoints
-from schemaless.store.followers.discovery import Discovery
+from schemaless.store.followers.discovery import Discovery, PollSchedule
 from schemaless.store.followers.dispatch import Dispatcher
-from schemaless.store.followers.erasures import ErasureLog
-from schemaless.store.followers.handler import Handler
-from schemaless.store.followers.handler_context import HandlerContext, Interrupted
+from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
 from schemaless.store.followers.inflight import Inflight
-from schemaless.store.followers.lease_state import MAX_READ_PAUSE_S, MIN_READ_PAUSE_S, resume_answering
-from schemaless.store.followers.leases import Leases
-from schemaless.store.followers.membership import ALL, Membership, Role, Timing, View
+from schemaless.store.followers.leases import MAX_READ_PAUSE_S, MIN_READ_PAUSE_S, Leases
+from schemaless.store.followers.membership import ALL, Member, Membership, Role, Timing, View
 from schemaless.store.followers.ownership import Ownership
-from schemaless.store.followers.poll_schedule import PollSchedule
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.states import RUNNING
 
@@ -60,14 +55,13 @@ class Worker:
     Attributes:
         membership: the worker's membership.
         leases: the leases that it holds.
-        assignments: the shards that are assigned to it.
         checkpoints: records locations.
+        ownership: decides which shards it claims, keeps and releases.
         schedule: when it polls.
         discovery: finds new cells.
         dispatcher: gives new cells to the handlers.
         context: given to the handlers.
         inflight: the call in progress.
-        box: memory that the supervisor can read after the worker's death.
     """
 
     def __init__(
@@ -84,48 +78,27 @@ class Worker:
     ) -> None:
         self.name = name
         self.timing: Timing = timing or Timing()
-        self.box: BlackBox = box or BlackBox()
         self._access = access
         self._handlers = {handler.name: handler for handler in handlers}
         self._role = role
         self._stop = stop
         self._listens = listen
-        self._rows = FollowerRows(access.shards)
+        me = Member(name, frozenset(self._handlers), role=role)
         self.inflight: Inflight = Inflight()
         self.schedule: PollSchedule = PollSchedule(self.timing.look_s)
         self.membership: Membership = Membership(
             access, name, list(self._handlers), self.timing, self._report, self._poll_soon
         )
-        self.leases: Leases = Leases(name, self._rows, self.box)
-        self.assignments: Assignments = Assignments(name, role, self._handlers, access.shard_count)
-        self.checkpoints: Checkpoints = Checkpoints(self.leases, self._rows, self.timing.note_s)
-        self._ownership = Ownership(
-            name,
-            role,
-            self.leases,
-            self._rows,
-            self.assignments,
-            self.checkpoints,
-            self.schedule,
-            self.box,
-            self.timing.probation_s,
+        self.leases: Leases = Leases(name, FollowerRows(access.shards), box or BlackBox())
+        self.checkpoints: Checkpoints = Checkpoints(self.leases, self.timing.note_s)
+        self.ownership: Ownership = Ownership(
+            me, access.shard_count, self.leases, self.checkpoints, self.timing.probation_s
         )
-        self.discovery: Discovery = Discovery(
-            self.leases, self._ownership, self._rows, self.schedule, access.shards, self._handlers
-        )
+        self.discovery: Discovery = Discovery(self.ownership, self.schedule, access.shards, self._handlers)
         self.context: HandlerContext = HandlerContext(
-            self.membership, self.leases, self.checkpoints, self._rows, self.inflight, stop
+            self.membership, self.leases, self.checkpoints, self.inflight, stop
         )
-        self.dispatcher: Dispatcher = Dispatcher(
-            role,
-            self._handlers,
-            self.context,
-            self.leases,
-            self.checkpoints,
-            access.feed,
-            ErasureLog(access.shards),
-            self.box,
-        )
+        self.dispatcher: Dispatcher = Dispatcher(role, self._handlers, self.context, access)
 
     def run(self) -> None:
         """Work until ``stop`` is set or all of the worker's followers have been removed."""
@@ -148,7 +121,7 @@ class Worker:
                     self._wait(view)
                 self.release_all()
             finally:
-                self.discovery.close()
+                self.discovery.slot.close()
                 self.checkpoints.slot.close()
                 if self.discovery.notifier is not None:
                     self.discovery.notifier.close()
@@ -164,9 +137,10 @@ class Worker:
             self.discovery.doubt()
         self.discovery.collect()
         self.discovery.poll_if_due(view)
-        self._ownership.end_quarantines()
-        if (answers := self._rows.back()) is not None:
-            resume_answering(self.leases.held.values(), answers)
+        if self.ownership.end_quarantines():
+            self.schedule.poll_now()
+        if (answers := self.leases.rows.back()) is not None:
+            self.leases.resume(answers)
         with suppress(Interrupted):
             self.dispatcher.run(view, time.monotonic() + max(self.timing.renew_s / 2, self.schedule.pause_s))
         self.checkpoints.write_if_due()
@@ -202,7 +176,7 @@ class Worker:
             lease = self.leases.held.get(pair)
             if lease is not None and lease.has_work and view.desired_states.get(pair[0]) == RUNNING:
                 ready_at_s = checkpoint_at_s if lease.stuck else max(lease.next_read_s, now_s + MIN_READ_PAUSE_S)
-                until_s = min(until_s, max(lease.deferred_until_s, ready_at_s))
+                until_s = min(until_s, max(lease.wait.until_s, ready_at_s))
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set() and not notifier.has_news:
             notifier.wait(min(left_s, _STOP_CHECK_S))
 
@@ -225,18 +199,18 @@ class Worker:
         }
         timeouts_s = {name: handler.timeout_s for name, handler in self._handlers.items()}
         reported |= self.inflight.report(self.timing.busy_s, timeouts_s)
-        waiting = [lease for lease in list(self.leases.held.values()) if lease.reason and not lease.is_due]
-        failing = [lease for lease in list(self.leases.held.values()) if lease.erasure_failures]
+        waiting = [lease for lease in list(self.leases.held.values()) if lease.wait.reason and not lease.wait.is_over]
+        failing = [lease for lease in list(self.leases.held.values()) if lease.erasure_wait.failures]
         reported["waits"] = [
-            *([*lease.pair, lease.reason] for lease in waiting[:_REPORTED_WAITS]),
+            *([*lease.pair, lease.wait.reason] for lease in waiting[:_REPORTED_WAITS]),
             *(
-                [*lease.pair, f"erased cells are not handled yet: {lease.erasures_error}"]
+                [*lease.pair, f"erased cells are not handled yet: {lease.erasure_wait.reason}"]
                 for lease in failing[:_REPORTED_WAITS]
             ),
         ]
         # All shards: a run with --once ends when each is handled or fails too often.
         reported["erasures"] = [
-            [*lease.pair, lease.erasure_failures, lease.erasures_error if number < _REPORTED_WAITS else ""]
+            [*lease.pair, lease.erasure_wait.failures, lease.erasure_wait.reason if number < _REPORTED_WAITS else ""]
             for number, lease in enumerate(failing)
         ]
         unhealthy = [lease for lease in list(self.leases.held.values()) if lease.state != RUNNING or lease.parked]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.errors import InvalidInput, JobConflict, ServerError
-from schemaless.store.cells.reading import Reader
 from schemaless.store.cells.sql import select_nothing
-from schemaless.store.followers.caught_up import Patience
-from schemaless.store.followers.membership import Pair
-from schemaless.store.followers.rows import FollowerRow, FollowerRows
+from schemaless.store.followers.access import DatastoreAccess
+from schemaless.store.followers.caught_up import Progress
 from schemaless.store.followers.settings import Settings
-from schemaless.store.followers.status import ShardStatus, WorkerStatus
+from schemaless.store.followers.status import FollowerStatus, follower_status, workers_of
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.check import ROWS_PER_QUERY, IndexCheck
 from schemaless.store.indexes.definition import Definition
@@ -34,9 +32,7 @@ from schemaless.store.indexes.registry import (
 )
 from schemaless.store.indexes.tables import engine_of
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
-from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
-from schemaless.wire.pool import NodePool
 
 _log = logging.getLogger("schemaless")
 
@@ -45,22 +41,16 @@ WATCH_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class IndexStatus:
+class IndexStatus(FollowerStatus):
     """Status of an index.
 
     Attributes:
         entry: the index.
         wanted: desired state of its follower; None if the index has no follower.
-        shards: the follower's status in each shard.
-        workers: the live workers that maintain the index.
-        small_caches: advice for each server whose table cache is too small for the index's tables.
     """
 
     entry: IndexEntry
     wanted: str | None
-    shards: tuple[ShardStatus, ...]
-    workers: tuple[WorkerStatus, ...]
-    small_caches: Mapping[str, str]
 
     @property
     def stands(self) -> bool:
@@ -71,91 +61,20 @@ class IndexStatus:
         return self.entry.state in (BACKFILLING, READY) and (faults or follower in waits)
 
 
-@dataclass(slots=True)
-class Backfill:
-    """Progress of building an index.
-
-    Attributes:
-        targets: the location that the follower has to reach in each shard.
-        erasures: the last event of each shard's log of erased cells when the shard was first read.
-        patience: decides which shards a run that is to end no longer waits for.
-        rows: the follower's rows; shards that cannot be read are absent.
-    """
-
-    targets: dict[Pair, int]
-    erasures: dict[Pair, int]
-    patience: Patience
-    rows: dict[Pair, FollowerRow] = field(default_factory=dict)
-
-    @property
-    def done(self) -> bool:
-        """True if every shard has reached its target."""
-        return not self.behind
-
-    @property
-    def behind(self) -> set[int]:
-        """Shards that have not reached their target."""
-        rows = self.rows
-        return {pair[1] for pair, target in self.targets.items() if pair not in rows or rows[pair].location < target}
-
-    @property
-    def unerased(self) -> set[int]:
-        """Shards whose erasures the follower has not handled; queries do not wait for this."""
-        rows = self.rows
-        return {pair[1] for pair, event in self.erasures.items() if pair not in rows or rows[pair].erased_event < event}
-
-    @property
-    def ids(self) -> int:
-        """Number of added_ids processed towards the targets, summed over the shards."""
-        return sum(min(self.rows[pair].location, target) for pair, target in self.targets.items() if pair in self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerAccess:
-    """Access to the followers that maintain indexes.
-
-    Attributes:
-        settings: the datastore's followers.
-        shard_statuses: returns the status of a follower in each shard, given its name and the fault to report for a
-            shard where it has no row.
-        workers: returns the live workers of a follower, given its name.
-        small_table_caches: returns advice for servers whose table cache is too small for followers.
-    """
-
-    settings: Settings
-    shard_statuses: Callable[[str, str], Iterable[ShardStatus]]
-    workers: Callable[[str], Iterable[WorkerStatus]]
-    small_table_caches: Callable[[], Mapping[str, str]]
-
-
 class Indexes:
     """The indexes of a datastore, for operators and worker processes.
 
     Args:
-        shards: the datastore's shards.
-        reader: reads cells by their keys.
+        access: the datastore.
         registry: the catalog's list of indexes.
-        catalog: returns the connections to the catalog's server, which a failover may change.
-        followers: access to the followers that maintain the indexes.
     """
 
-    def __init__(
-        self,
-        shards: Shards,
-        reader: Reader,
-        registry: Registry,
-        catalog: Callable[[], NodePool],
-        followers: FollowerAccess,
-    ) -> None:
-        self._shards = shards
-        self._datastore = shards.topology.name
-        self._shard_count = shards.topology.shard_count
-        self._reader = reader
+    def __init__(self, access: DatastoreAccess, registry: Registry) -> None:
+        self._access = access
+        self._shards = access.shards
+        self._datastore = access.name
         self._registry = registry
-        self._catalog = catalog
-        self._followers = followers
-        self._settings = followers.settings
-        self._rows = FollowerRows(shards)
+        self._settings = Settings(access)
 
     def all(self) -> tuple[IndexEntry, ...]:
         """Read all indexes that are not dropped."""
@@ -186,7 +105,7 @@ class Indexes:
 
     def entries(self, entry: IndexEntry) -> Entries:
         """Return the entries of an index."""
-        return Entries(self._shards, self._reader, self._registry, entry)
+        return Entries(self._shards, self._access.reader, self._registry, entry)
 
     def check(self, entry: IndexEntry, *, repair: bool = False, rows_per_query: int = ROWS_PER_QUERY) -> IndexCheck:
         """Return a check of an index; nothing is read before it is run.
@@ -199,15 +118,7 @@ class Indexes:
         Raises:
             InvalidInput: the index is not ready.
         """
-        return IndexCheck(
-            entry,
-            self.entries(entry),
-            self._shards,
-            self._registry,
-            self._catalog,
-            repair=repair,
-            rows_per_query=rows_per_query,
-        )
+        return IndexCheck(self._access, self._registry, entry, repair, rows_per_query)
 
     def create(self, definition: Definition, listener: Listener = ignore_events) -> tuple[IndexEntry, bool]:
         """Create an index's tables and its follower, or continue an interrupted creation.
@@ -253,7 +164,7 @@ class Indexes:
     def _create(self, definition: Definition, listener: Listener, *, again: bool) -> tuple[IndexEntry, bool]:
         entry = self._existing(definition, again=again)
         if entry is None:
-            refuse_beside_moves(self._catalog(), self._datastore)
+            refuse_beside_moves(self._access.catalog(), self._datastore)
             # Inserts nothing if another process was faster; the index is the same then.
             insert = sql.insert_index(self._datastore, definition.name, definition.text, DECLARED, again=again)
             inserted = bool(self._execute(insert))
@@ -262,7 +173,7 @@ class Indexes:
                 raise _dropped(definition.name)
             try:
                 # A move looks for indexes after it has been registered, so one of the two sees the other.
-                refuse_beside_moves(self._catalog(), self._datastore)
+                refuse_beside_moves(self._access.catalog(), self._datastore)
             except JobConflict:
                 if inserted:
                     self._set_state(entry, [DECLARED], DROPPED)
@@ -270,7 +181,7 @@ class Indexes:
         if entry.state != DECLARED:
             self._settings.create_missing_rows(entry.follower, lambda shard: 0)
             return entry, False
-        refuse_beside_moves(self._catalog(), self._datastore)
+        refuse_beside_moves(self._access.catalog(), self._datastore)
         return self._build(entry, listener), True
 
     def _existing(self, definition: Definition, *, again: bool) -> IndexEntry | None:
@@ -295,8 +206,8 @@ class Indexes:
         return None
 
     def _build(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
-        listener(Total(self._shard_count))
-        for shard in range(self._shard_count):
+        listener(Total(self._access.shard_count))
+        for shard in range(self._access.shard_count):
             engine = engine_of(self._shards, shard)
             self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout, engine))
             listener(Advanced(1))
@@ -311,22 +222,17 @@ class Indexes:
         return current
 
     def _drop_tables(self, entry: IndexEntry, listener: Listener) -> None:
-        listener(Total(self._shard_count))
-        for shard in range(self._shard_count):
+        listener(Total(self._access.shard_count))
+        for shard in range(self._access.shard_count):
             self._change_tables(shard, sql.drop_index_table(self._shards.database(shard), entry.number))
             listener(Advanced(1))
 
-    def backfill(self, entry: IndexEntry) -> Backfill:
-        """Start tracking the building of an index. The targets are the current ends of the shards."""
-        rows = self._follower_rows(entry)
-        return Backfill(
-            {pair: row.top for pair, row in rows.items()},
-            {pair: row.last_event for pair, row in rows.items()},
-            Patience(entry.follower),
-        )
+    def backfill(self, entry: IndexEntry) -> Progress:
+        """Start tracking the building of an index, up to the current ends of the shards."""
+        return Progress(self._access, entry.follower)
 
-    def watch(self, entry: IndexEntry, backfill: Backfill) -> bool:
-        """Update the progress of building an index; once every target is reached, mark the index ready.
+    def watch(self, entry: IndexEntry, backfill: Progress) -> bool:
+        """Update the progress of building an index; once every shard's end is reached, mark the index ready.
 
         An older index of the same name is then marked for dropping. While shards are being moved, both stay as they
         are, because a shard cannot be moved while one of its indexes is being dropped.
@@ -334,16 +240,11 @@ class Indexes:
         Returns:
             True if the index is ready.
         """
-        rows = backfill.rows = self._follower_rows(entry)
-        if len(backfill.targets) < self._shard_count:
-            # A shard could not be read when the targets were first recorded.
-            backfill.targets = {pair: row.top for pair, row in rows.items()} | backfill.targets
-            backfill.erasures = {pair: row.last_event for pair, row in rows.items()} | backfill.erasures
-            return False
-        if not backfill.done:
+        backfill.read()
+        if backfill.behind:
             return False
         replaced = [e for e in self.all() if e.name == entry.name and e.number < entry.number and e.state == READY]
-        if replaced and unfinished_moves(self._catalog(), self._datastore):
+        if replaced and unfinished_moves(self._access.catalog(), self._datastore):
             return False
         if entry.state == BACKFILLING:
             self._set_state(entry, [BACKFILLING], READY)
@@ -352,26 +253,15 @@ class Indexes:
             self._settings.remove(old.follower)
         return True
 
-    def gave_up(self, entry: IndexEntry, backfill: Backfill) -> Mapping[int, str] | None:
-        """Return the shards that a run that is to end leaves to the next one, and why; None if others are not done."""
-        left = backfill.behind | backfill.unerased
-        if not left:
-            return {}
-        rows = {pair[1]: row for pair, row in backfill.rows.items() if pair[1] in left}
-        lost = backfill.patience.lost(self._followers.workers(entry.follower), rows, backfill.behind)
-        return lost if lost.keys() == left else None
-
     def status(self, entry: IndexEntry) -> IndexStatus:
         """Read the status of an index."""
-        follower = entry.follower
-        setting = self._settings.all().get(follower)
-        shards: tuple[ShardStatus, ...] = ()
+        setting = self._settings.all().get(entry.follower)
+        status = FollowerStatus((), tuple(workers_of(self._access, entry.follower)), {})
         if entry.state in (BACKFILLING, READY):
             missing = "no progress row in this shard; run 'schemaless index create' with the same fields again"
-            shards = tuple(self._followers.shard_statuses(follower, missing))
-        workers = tuple(self._followers.workers(follower))
-        small_caches = self._followers.small_table_caches() if shards else {}
-        return IndexStatus(entry, None if setting is None else setting.desired_state, shards, workers, small_caches)
+            status = follower_status(self._access, entry.follower, missing)
+        wanted = None if setting is None else setting.desired_state
+        return IndexStatus(status.shards, status.workers, status.small_caches, entry, wanted)
 
     def drop(
         self, entry: IndexEntry, listener: Listener = ignore_events, *, wait: Callable[[float], None] = time.sleep
@@ -388,12 +278,12 @@ class Indexes:
         Raises:
             JobConflict: shards are being moved.
         """
-        refuse_beside_moves(self._catalog(), self._datastore)
+        refuse_beside_moves(self._access.catalog(), self._datastore)
         self._set_state(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
         if entry.follower in self._settings.all():
             self._settings.remove(entry.follower)
             wait(2 * LOOK_S)
-        refuse_beside_moves(self._catalog(), self._datastore)
+        refuse_beside_moves(self._access.catalog(), self._datastore)
         self._drop_tables(entry, listener)
         self._set_state(entry, [DROPPING], DROPPED)
 
@@ -410,20 +300,24 @@ class Indexes:
 
         self._shards.run(shard, change, writes=True)
 
-    def _follower_rows(self, entry: IndexEntry) -> dict[Pair, FollowerRow]:
-        return self._rows.look((entry.follower, shard) for shard in range(self._shard_count)).rows
-
     def _set_state(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
         self._execute(sql.update_index(self._datastore, entry.number, before, state, message))
         # Queries of this process use the list that was read last.
         self.all()
 
     def _execute(self, statement: bytes) -> int:
-        return self._catalog().run(lambda connection: connection.execute(statement), writes=True).affected
+        return self._access.catalog().run(lambda connection: connection.execute(statement), writes=True).affected
 
 
 def _dropped(name: str) -> InvalidInput:
     return InvalidInput(f"index {name} was dropped while it was being created; create it again if you still want it")
+
+
+def _gave_up(backfill: Progress) -> Mapping[int, str] | None:
+    """Return the shards that a run that is to end leaves to the next one, and why; None if others are not done."""
+    left = backfill.behind | backfill.unerased
+    lost = backfill.gave_up(left)
+    return lost if lost.keys() == left else None
 
 
 class Watch:
@@ -454,7 +348,7 @@ class Watch:
         self._backfills = {
             entry.number: indexes.backfill(entry) for entry in self._entries if once or entry.state == BACKFILLING
         }
-        listener(Total(sum(sum(backfill.targets.values()) for backfill in self._backfills.values())))
+        listener(Total(sum(backfill.total for backfill in self._backfills.values())))
 
     def __call__(self) -> bool:
         """Read the progress, at most once a second, and return whether the workers should end."""
@@ -472,14 +366,14 @@ class Watch:
                     if entry.state == BACKFILLING:
                         _log.warning("index %s (%d) is ready", entry.name, entry.number)
             gave_up = {
-                f"{entry.name} ({entry.number})": self._indexes.gave_up(entry, self._backfills[entry.number])
+                f"{entry.name} ({entry.number})": _gave_up(self._backfills[entry.number])
                 for entry in (entries if self._once else ())
             }
         except ServerError as error:
             # Keep the workers running: they continue with the last list of indexes.
             _log.warning("cannot read the progress of indexes: %s", error)
             return False
-        ids = sum(backfill.ids for backfill in self._backfills.values())
+        ids = sum(backfill.done for backfill in self._backfills.values())
         if ids > self._ids:
             self._listener(Advanced(ids - self._ids))
             self._ids = ids

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.errors import InvalidInput, JobConflict
+from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.entries import Entries
@@ -22,9 +23,7 @@ from schemaless.store.indexes.registry import READY, IndexEntry, Registry
 from schemaless.store.indexes.tables import check_tables
 from schemaless.topology.moves import last_move, refuse_beside_moves
 from schemaless.topology.placement import shard_for
-from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
-from schemaless.wire.pool import NodePool
 
 ROWS_PER_QUERY: Final = 200
 _STEPS: Final = 1 << 9
@@ -75,6 +74,7 @@ class Found:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@dataclass(slots=True)
 class _Progress:
     """Progress within one shard: its rows are the first half, its entries the second.
 
@@ -82,42 +82,38 @@ class _Progress:
     random and time-based keys are spread evenly.
 
     Attributes:
-        first: the first key of the current half; None if there is none.
-        last: the last key of the current half; None if there is none.
+        listener: receives the progress, in shards.
+        ends: the first and the last key of the current half; None if there are none.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._reported = 0.0
-        self.first: bytes | None = None
-        self.last: bytes | None = None
+    listener: Listener
+    ends: tuple[bytes | None, bytes | None] = (None, None)
+    _reported: float = 0.0
 
     def reached(self, base: float, row_key: bytes) -> None:
         """Report progress up to ``row_key``; ``base`` is 0 in the first half of the check and 0.5 in the second."""
-        if self.first is None or self.last is None:
+        if None in self.ends:
             return
-        first, last, here = (int.from_bytes(key, "big") for key in (self.first, self.last, row_key))
+        first, last, here = (int.from_bytes(key or b"", "big") for key in (*self.ends, row_key))
         # A key that was written during the check may lie outside the range.
         fraction = base + min(_STEPS, max(0, _STEPS * (here - first) // max(1, last - first))) / (2 * _STEPS)
         if fraction > self._reported:
-            self._listener(Advanced(fraction - self._reported))
+            self.listener(Advanced(fraction - self._reported))
             self._reported = fraction
 
     def ended(self) -> None:
         """Report the remaining progress of a shard that has been checked completely."""
-        self._listener(Advanced(1 - self._reported))
+        self.listener(Advanced(1 - self._reported))
 
 
 class IndexCheck:
     """A check of one index, as returned by ``Indexes.check``.
 
     Args:
-        entry: the index.
-        entries: reads its rows and writes its entries. Repairs need an account that may write entries.
-        shards: the datastore's shards.
+        access: the datastore.
         registry: remembers which of the index's tables were checked.
-        catalog: returns the connections to the catalog's server.
-        repair: whether faults are repaired.
+        entry: the index.
+        repair: whether faults are repaired; the account must be allowed to write entries.
         rows_per_query: number of rows or entries read by one statement.
 
     Raises:
@@ -125,30 +121,19 @@ class IndexCheck:
     """
 
     def __init__(
-        self,
-        entry: IndexEntry,
-        entries: Entries,
-        shards: Shards,
-        registry: Registry,
-        catalog: Callable[[], NodePool],
-        *,
-        repair: bool = False,
-        rows_per_query: int = ROWS_PER_QUERY,
+        self, access: DatastoreAccess, registry: Registry, entry: IndexEntry, repair: bool, rows_per_query: int
     ) -> None:
         if entry.state != READY:
             raise InvalidInput(
                 f"index {entry.name} ({entry.number}) is {entry.state}; only a ready index can be checked"
             )
+        self._access = access
+        self._shards = access.shards
+        self._registry = registry
         self._entry = entry
         self._definition = entry.definition
         self._layout = entry.layout
-        self._entries = entries
-        self._shards = shards
-        self._shard_count = shards.topology.shard_count
-        self._registry = registry
-        self._catalog = catalog
-        self._datastore = shards.topology.name
-        self._followers = FollowerRows(shards)
+        self._entries = Entries(access.shards, access.reader, registry, entry)
         self._repair = repair
         self._rows_per_query = rows_per_query
 
@@ -166,16 +151,16 @@ class IndexCheck:
         """
         listener(Total(len(shards)))
         for shard in shards:
-            before = last_move(self._catalog(), self._datastore) if self._repair else 0
+            before = last_move(self._access.catalog(), self._access.name) if self._repair else 0
             if self._repair:
-                refuse_beside_moves(self._catalog(), self._datastore)
+                refuse_beside_moves(self._access.catalog(), self._access.name)
             check_tables(self._shards, self._registry, self._entry, [shard])
             # Without a follower, every difference would be taken for lag: raise instead.
             self._location(shard)
             found, progress = Found(shard), _Progress(listener)
             self._check_rows(found, progress)
             self._check_entries(found, progress)
-            if found.repaired and (move := last_move(self._catalog(), self._datastore)) > before:
+            if found.repaired and (move := last_move(self._access.catalog(), self._access.name)) > before:
                 raise JobConflict(
                     f"move {move} began while shard {shard} was being repaired, and may have copied entries before "
                     "their repair. Wait until the move has ended, then run this command again for this shard and the "
@@ -189,7 +174,7 @@ class IndexCheck:
 
     def _check_rows(self, found: Found, progress: _Progress) -> None:
         shard, database = found.shard, self._shards.database(found.shard)
-        ((progress.first, progress.last),) = self._shards.rows(shard, sql.select_ends(database))
+        (progress.ends,) = self._shards.rows(shard, sql.select_ends(database))
         for keys in self._pages(lambda after: sql.select_row_keys(database, after, self._rows_per_query), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
             expected = {row: self._expected(row, state) for row, (state, _) in rows.items()}
@@ -245,9 +230,7 @@ class IndexCheck:
 
     def _check_entries(self, found: Found, progress: _Progress) -> None:
         shard, database = found.shard, self._shards.database(found.shard)
-        ((progress.first, progress.last),) = self._shards.rows(
-            shard, sql.select_ends_of_entries(database, self._layout)
-        )
+        (progress.ends,) = self._shards.rows(shard, sql.select_ends_of_entries(database, self._layout))
         for page in self._pages(
             lambda after: sql.select_entries_after(database, self._layout, after, self._rows_per_query), shard
         ):
@@ -255,7 +238,7 @@ class IndexCheck:
             found.entries += len(entries)
             by_home: dict[int, list[Entry]] = {}
             for entry in entries:
-                by_home.setdefault(shard_for(entry.row_key, self._shard_count), []).append(entry)
+                by_home.setdefault(shard_for(entry.row_key, self._access.shard_count), []).append(entry)
             for home, of_home in by_home.items():
                 rows = self._entries.rows(home, [entry.row_key for entry in of_home])
                 suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
@@ -297,7 +280,7 @@ class IndexCheck:
     def _expected(self, row: bytes, state: RowState) -> Placed | None:
         """Return the entry that a row should have; None if it should have none."""
         values = values_of(self._definition, state.parts)
-        shard = self._definition.shard_of(values[0], self._shard_count)
+        shard = self._definition.shard_of(values[0], self._access.shard_count)
         return None if shard is None else (shard, Entry(row, values, state.refs))
 
     def _stored(self, expected: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
@@ -320,7 +303,7 @@ class IndexCheck:
 
     def _location(self, shard: int) -> int:
         pair = self._entry.follower, shard
-        followers = self._followers.look([pair])
+        followers = FollowerRows(self._shards).look([pair])
         if shard in followers.failed:
             raise followers.failed[shard]
         if pair not in followers.rows:

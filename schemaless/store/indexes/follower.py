@@ -8,35 +8,32 @@ from collections.abc import Mapping, Sequence
 from schemaless.cell import StoredCell
 from schemaless.errors import SchemalessError
 from schemaless.store.followers.erasures import ErasureEvent
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import Handler, HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.indexes.entries import Entries
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, LOOK_S, READY, IndexEntry, Registry
 
 _log = logging.getLogger("schemaless")
 
 
-class Indexing:
+class Indexing(Handler):
     """Handles cells by updating the entries of an index.
 
     Attributes:
         name: the follower's name.
         column: the only source column; None if the index has several.
-        timeout_s: None: writing entries has no timeout of its own.
     """
 
-    timeout_s = None
-
     def __init__(self, entry: IndexEntry, entries: Entries, registry: Registry) -> None:
-        self.name: str = entry.follower
-        self.column: str | None = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
+        self.name = entry.follower
+        self.column = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
         self._number = entry.number
         self._registry = registry
         self._entries = entries
         # Pages whose entries ``handle_batch`` has written.
         self._written: list[Sequence[StoredCell]] = []
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
         """Update the entries of the rows of several pages, each step for all pages at once.
 
         New cells arrive in many shards, a few in each. Handled one by one, each page would wait for about five round
@@ -60,7 +57,7 @@ class Indexing:
         self._written = [cells for _, cells in pages]
         return True
 
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         """Update the entries of the page's rows; return whether that was done."""
         context.check_active(lease)
         state = self._state
@@ -72,7 +69,7 @@ class Indexing:
             with context.calling(lease, of_sources[-1]):
                 self._write(lease, {lease.pair[1]: of_sources})
         # Writing the entries of a page twice is harmless: no care is needed after the crash of a previous owner.
-        lease.careful = 0
+        lease.trust()
         if cells:
             context.advance(lease, cells[-1].added_id)
         return True
@@ -85,18 +82,18 @@ class Indexing:
         sources = self._entries.definition.sources
         return [cell for cell in cells if cell.column_name in sources]
 
-    def _write(self, lease: LeaseState, pages: Mapping[int, Sequence[StoredCell]]) -> None:
+    def _write(self, lease: Lease, pages: Mapping[int, Sequence[StoredCell]]) -> None:
         try:
             self._entries.apply(self._entries.writes(pages))
         except SchemalessError:
             raise
         except Exception as error:
-            if not lease.failures:
+            if not lease.wait.failures:
                 _log.exception("%s: cannot index a page of shard %d", *lease.pair)
             # Any other exception would end this worker, and then every worker that takes over the page.
             raise SchemalessError(f"{type(error).__name__}: {error}") from error
 
-    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+    def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
         """Delete or update the entries that were built from erased cells."""
         state = self._state
         if state not in (BACKFILLING, READY):
@@ -109,6 +106,3 @@ class Indexing:
             with context.calling(lease, concerned[-1].erased):
                 self._entries.erase(lease.pair[1], self._number, concerned)
         return True
-
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
-        """Do nothing: cells of an index are never parked."""

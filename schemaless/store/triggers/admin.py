@@ -17,8 +17,7 @@ from schemaless.store.followers import sql
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.settings import Setting, Settings
 from schemaless.store.followers.states import DIED, PAUSED, RUNNING, STOPPED
-from schemaless.store.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
-from schemaless.store.followers.table_cache import small_table_caches
+from schemaless.store.followers.status import FollowerStatus, follower_status
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.declaration import follower_name, is_trigger, trigger_name
 from schemaless.topology.model import check_shard
@@ -29,22 +28,16 @@ PARKED_PER_READ: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerStatus:
+class TriggerStatus(FollowerStatus):
     """Status of a trigger.
 
     Attributes:
         name: name of the trigger.
         setting: its entry in the catalog.
-        shards: its status in each shard.
-        workers: its live workers.
-        small_caches: advice for each server whose table cache is too small.
     """
 
     name: str
     setting: Setting
-    shards: tuple[ShardStatus, ...]
-    workers: tuple[WorkerStatus, ...]
-    small_caches: Mapping[str, str]
 
     @property
     def finds_by(self) -> dict[str, str]:
@@ -106,9 +99,8 @@ class Triggers:
         missing = (
             "it has no progress row here; to create one, run 'schemaless trigger remove', then 'run' ('reset' cannot)"
         )
-        shards = tuple(shard_statuses(self._access, follower, missing))
-        workers = tuple(workers_of(self._access, follower))
-        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._shards))
+        status = follower_status(self._access, follower, missing)
+        return TriggerStatus(status.shards, status.workers, status.small_caches, name, setting)
 
     def pause(self, name: str) -> None:
         """Pause a trigger: workers start no more calls. Raises what ``status`` does."""

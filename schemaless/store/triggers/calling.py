@@ -18,10 +18,10 @@ from schemaless.cell import ErasedCell, StoredCell
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.erasures import ErasureEvent
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import Handler, HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.sql import ParkedRow
-from schemaless.store.followers.states import DIED, STOPPED
+from schemaless.store.followers.states import DIED
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.declaration import Call, Trigger, follower_name
 
@@ -54,7 +54,7 @@ class _Failed:
     wait_s: float | None = None
 
 
-class Calls:
+class Calls(Handler):
     """Handles cells by calling a trigger's function.
 
     A worker that dies during a call of the function cannot report that. In a shard whose owner died, and for as long as
@@ -70,15 +70,11 @@ class Calls:
         self._trigger = trigger
         self._store = store
         self._pid = os.getpid()
-        self.name: str = follower_name(trigger.name)
-        self.column: str | None = trigger.column
-        self.timeout_s: float | None = trigger.timeout_s
+        self.name = follower_name(trigger.name)
+        self.column = trigger.column
+        self.timeout_s = trigger.timeout_s
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
-        """Do nothing: the function is called for one cell at a time."""
-        return False
-
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         """Call the function for each cell; return True if all have been handled or parked."""
         for cell in cells:
             context.check_active(lease)
@@ -86,7 +82,7 @@ class Calls:
                 return False
         return True
 
-    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+    def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
         """Call the trigger's ``on_erase`` for each erased cell of its column; return True if all calls succeeded."""
         if self._trigger.on_erase is None:
             return True
@@ -95,7 +91,7 @@ class Calls:
                 continue
             context.check_active(lease)
             try:
-                self._run(context, lease, self._trigger.erased, erased, erased, lease.erasure_failures + 1)
+                self._run(context, lease, self._trigger.erased, erased, erased, lease.erasure_wait.failures + 1)
             except BaseException as error:
                 if _is_ctrl_c(error):
                     raise
@@ -103,7 +99,7 @@ class Calls:
                 return False
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:
         """Call the function for the parked cells whose replay was requested."""
         to_replay = context.rows.parked.to_replay(lease.pair)
         for added_id, attempts, begun in to_replay:
@@ -124,9 +120,9 @@ class Calls:
                     continue
                 failed = outcome
             context.rows.parked.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
-        lease.replays = max(0, lease.replays - len(to_replay)) if to_replay else 0
+        lease.replay(len(to_replay))
 
-    def _handle_cell(self, context: HandlerContext, lease: LeaseState, cell: StoredCell) -> bool:
+    def _handle_cell(self, context: HandlerContext, lease: Lease, cell: StoredCell) -> bool:
         """Handle one cell; return True if the next one may be handled."""
         if cell.erased:
             context.advance(lease, cell.added_id)
@@ -134,31 +130,27 @@ class Calls:
         if lease.careful:
             if lease.attempts >= self._trigger.attempts:
                 return self._park(context, lease, cell, lease.attempts, lease.death or DIED)
-            context.rows.note_attempt(lease.move, lease.attempts + 1, None, DIED)
-            # Counted after the write: if the write fails, the function is not called.
-            lease.attempts += 1
-            context.recorded(lease)
+            # If the write fails, the function is not called.
+            context.note_attempt(lease, lease.attempts + 1, None, DIED)
         attempt = lease.attempts if lease.careful else lease.attempts + 1
         failed = self._call(context, lease, cell, attempt)
         if failed is None:
             was_careful = lease.careful > 0
-            lease.careful = max(0, lease.careful - 1)
+            lease.survive()
             context.advance(lease, cell.added_id, at_once=was_careful)
             return True
         if failed.wait_s is not None:
             # The attempt does not count.
-            lease.attempts = attempt - 1
-            self._wait(context, lease, failed.wait_s, failed.error)
+            self._wait(context, lease, attempt - 1, failed.wait_s, failed.error)
             return False
         if failed.park or attempt >= self._trigger.attempts:
             return self._park(context, lease, cell, attempt, failed.error)
-        lease.attempts = attempt
         wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(attempt - 1, 20))
         wait_s *= random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - jitter
-        self._wait(context, lease, wait_s, failed.error)
+        self._wait(context, lease, attempt, wait_s, failed.error)
         return False
 
-    def _call(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempt: int) -> _Failed | None:
+    def _call(self, context: HandlerContext, lease: Lease, cell: StoredCell, attempt: int) -> _Failed | None:
         try:
             document = cell.decode()
         except CorruptBody as error:
@@ -172,9 +164,7 @@ class Calls:
         except ServerError as error:
             if error.retryable:
                 # An unavailable server must not cause cells to be parked.
-                lease.failures += 1
-                wait_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(lease.failures - 1, 20))
-                return _Failed(_said(error), wait_s=wait_s)
+                return _Failed(_said(error), wait_s=lease.count_failure())
             return _Failed(_traced(error))
         except BaseException as error:
             if _is_ctrl_c(error):
@@ -185,7 +175,7 @@ class Calls:
     def _run(
         self,
         context: HandlerContext,
-        lease: LeaseState,
+        lease: Lease,
         function: Callable[[Any, Call], object],
         cell: StoredCell | ErasedCell,
         given: Any,
@@ -203,16 +193,13 @@ class Calls:
             if os.getpid() != self._pid:
                 _end_child(error)
 
-    def _wait(self, context: HandlerContext, lease: LeaseState, seconds: float, error: str) -> None:
-        context.rows.note_attempt(lease.move, lease.attempts, seconds, error)
-        context.recorded(lease)
+    def _wait(self, context: HandlerContext, lease: Lease, attempts: int, seconds: float, error: str) -> None:
+        context.note_attempt(lease, attempts, seconds, error)
         lease.defer(seconds, _first_line(error))
 
-    def _park(self, context: HandlerContext, lease: LeaseState, cell: StoredCell, attempts: int, error: str) -> bool:
+    def _park(self, context: HandlerContext, lease: Lease, cell: StoredCell, attempts: int, error: str) -> bool:
         if lease.parked >= self._trigger.parked_limit:
-            context.rows.stop(lease.move, error)
-            context.recorded(lease)
-            lease.state = STOPPED
+            context.stop(lease, error)
             _log.warning(
                 "%s: shard %d has stopped before cell %s: %d cells are parked, and this one failed: %s",
                 self._trigger.name,
@@ -223,12 +210,7 @@ class Calls:
             )
             return False
         row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
-        context.rows.parked.park(lease.move._replace(location=cell.added_id), row)
-        lease.reached = cell.added_id
-        lease.attempts, lease.death = 0, None
-        lease.parked += 1
-        lease.careful = max(0, lease.careful - 1)
-        context.recorded(lease)
+        context.park(lease, row)
         _log.warning(
             "%s: cell %s of shard %d is parked: %s", self._trigger.name, cell.key, lease.pair[1], _first_line(error)
         )

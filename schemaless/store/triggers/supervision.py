@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.caught_up import CaughtUp
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.settings import Settings
-from schemaless.store.followers.supervisor import OpenWork, Supervisor
+from schemaless.store.followers.supervisor import OpenWork, Supervisor, Work
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
 from schemaless.store.triggers.calling import Calls
@@ -39,30 +40,10 @@ def prepare(store: Datastore, trigger: Trigger) -> bool:
     return settings.create(name, trigger.spec, start_of)
 
 
-@dataclass(frozen=True, slots=True)
-class CallTrigger:
-    """The work of worker processes that call a trigger's function.
-
-    Attributes:
-        opening: opens the datastore.
-        target: ``MODULE:NAME``, imported by each process.
-        name: name of the trigger.
-    """
-
-    opening: Opening
-    target: str
-    name: str
-
-    @property
-    def title(self) -> str:
-        """Description of the work in messages."""
-        return f"trigger {self.name}"
-
-    @contextmanager
-    def open(self) -> Iterator[OpenWork]:
-        """Open the datastore and import the trigger, in a worker process."""
-        with self.opening.open() as store:
-            yield OpenWork(internals_of(store).follower_access, [Calls(import_trigger(self.target), store)])
+@contextmanager
+def _open(opening: Opening, target: str) -> Iterator[OpenWork]:
+    with opening.open() as store:
+        yield OpenWork(internals_of(store).follower_access, [Calls(import_trigger(target), store)])
 
 
 def trigger_supervisor(
@@ -78,7 +59,7 @@ def trigger_supervisor(
         timing: intervals and timeouts of the workers.
     """
     # Each process reads the topology itself, because it may have changed since this process did.
-    work = CallTrigger(replace(opening_of(store), topology=None), target, name)
+    work = Work(f"trigger {name}", partial(_open, replace(opening_of(store), topology=None), target))
     return Supervisor(internals_of(store).follower_access, work, lambda: [follower_name(name)], workers, timing=timing)
 
 

@@ -221,7 +221,7 @@ class Matrix:
     def _follow(self, worker: Worker) -> None:
         worker.membership.renew()
         for lease in list(worker.leases.held.values()):
-            lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+            lease.wait.until_s = lease.erasure_wait.until_s = 0.0
         worker.schedule.poll_now()
         worker.turn()
 

@@ -256,7 +256,7 @@ def flush(pool: NodePool, *, rocksdb: bool) -> None:
 
 def follow(worker: Worker) -> None:
     for lease in worker.leases.held.values():
-        lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+        lease.wait.until_s = lease.erasure_wait.until_s = 0.0
     turn(worker)
 
 

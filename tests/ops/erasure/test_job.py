@@ -42,7 +42,7 @@ def erase(store: schemaless.Datastore, *rows: uuid.UUID) -> int:
 def turn(worker: Worker) -> None:
     worker.membership.renew()
     for lease in worker.leases.held.values():
-        lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+        lease.wait.until_s = lease.erasure_wait.until_s = 0.0
     worker.schedule.poll_now()
     worker.turn()
 

@@ -133,7 +133,7 @@ def test_small_files_wait_for_more_cells_or_their_age(put, export, tmp_path):
     patient = Pace(min_bytes=1 << 20, max_age_s=3_600)
     waiting = export(pace=patient, times=2)
     assert not list((tmp_path / "lake").glob("cells/*/*"))
-    assert {lease.reason for lease in waiting.leases.held.values()} <= {"collecting cells for a file", ""}
+    assert {lease.wait.reason for lease in waiting.leases.held.values()} <= {"collecting cells for a file", ""}
     export("w2", pace=Pace(min_bytes=1 << 20, max_age_s=0))
     assert len(rows_of(tmp_path / "lake" / "cells", "added_id")) == 40
 

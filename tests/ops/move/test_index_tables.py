@@ -26,8 +26,8 @@ from schemaless.ops.move.index_tables import IndexMover
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.spec import MoveSpec
 from schemaless.store.followers.erasures import ErasureEvent
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.settings import Settings
@@ -65,19 +65,19 @@ class Seen:
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             self.ids.append((cell.shard, cell.added_id))
             context.advance(lease, cell.added_id)
         return True
 
-    def handle_erased(self, context: HandlerContext, lease: LeaseState, events: Sequence[ErasureEvent]) -> bool:
+    def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:
         raise AssertionError("nothing is parked")
 
 
@@ -140,13 +140,13 @@ class Indexed:
             if len(found) == len(names) * SHARDS and all(row.location == row.top for row in found.values()):
                 return
             time.sleep(0.002)
-        raise AssertionError([lease.reason for lease in worker.leases.held.values()])
+        raise AssertionError([lease.wait.reason for lease in worker.leases.held.values()])
 
     def handle_erasures(self) -> None:
         """Make the worker look for erased cells now, and handle them."""
         self._worker.membership.renew()
         for lease in self._worker.leases.held.values():
-            lease.deferred_until_s, lease.erasures_at_s = 0.0, 0.0
+            lease.wait.until_s = lease.erasure_wait.until_s = 0.0
         self._worker.schedule.poll_now()
         self._worker.turn()
 

@@ -50,7 +50,7 @@ def tails(
 ) -> dict[int, schemaless.Page[schemaless.StoredCell]]:
     """Return the tails of all shards."""
     wanted = [Tail(shard, location, limit) for shard in range(store.shard_count)]
-    return internals_of(store).follower_access.feed.tails(wanted, column_name)
+    return internals_of(store).follower_access.tails(wanted, column_name)
 
 
 def test_tails_equal_the_pages_of_each_shard(store, put):

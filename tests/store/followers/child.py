@@ -11,8 +11,8 @@ from typing import Final
 
 import schemaless
 from schemaless.cell import StoredCell
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
@@ -35,10 +35,10 @@ class WrittenDown:
         self._slow = slow
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         """Log the cells one by one, before their location is recorded; the control logs them after it."""
         if self._early and cells:
             context.advance(lease, cells[-1].added_id, at_once=True)
@@ -55,7 +55,7 @@ class WrittenDown:
             context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:
         """Do nothing: no cell is parked here."""
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import schemaless
 from schemaless.cell import StoredCell
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import Pair, Timing, remove_worker
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.sql import ParkedRow, delete_follower
@@ -48,23 +48,21 @@ class Parks:
         self.seen: list[int] = []
         self.given = 0
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             context.check_active(lease)
             if cell.body == b"3":
                 row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, 1, "the third")
-                context.rows.parked.park(lease.move._replace(location=cell.added_id), row)
-                lease.reached = cell.added_id
-                context.recorded(lease)
+                context.park(lease, row)
             else:
                 self.seen.append(cell.added_id)
                 context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:
         raise AssertionError
 
 
@@ -117,7 +115,7 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
                 heir.membership.renew()
             for _ in range(2):
                 for lease in heir.leases.held.values():
-                    lease.deferred_until_s = 0
+                    lease.wait.until_s = 0
                 heir.turn()
             found = heir.context.rows.look([pair]).rows[pair]
             heir.membership._pool.close()
@@ -164,7 +162,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         def turn(who: Worker, times: int, pair: Pair = pair) -> None:
             for _ in range(times):
                 if pair in who.leases.held:
-                    who.leases.held[pair].deferred_until_s = 0
+                    who.leases.held[pair].wait.until_s = 0
                 who.schedule.poll_now()
                 who.turn()
 

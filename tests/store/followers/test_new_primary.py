@@ -105,7 +105,9 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
             there |= put_some(writer, new_row, 30)
             with caught_up(replicated), read_only(replicated), promoted(replicated) as replica:
                 turn(worker)
-                refused = {pair[1]: str(lease.reason) for pair, lease in worker.leases.held.items() if lease.failures}
+                refused = {
+                    pair[1]: str(lease.wait.reason) for pair, lease in worker.leases.held.items() if lease.wait.failures
+                }
                 assert set(seen.cells) == there
                 assert refused.keys() == {2, 3}
                 assert all(any(f"error {code}" in why for code in READ_ONLY) for why in refused.values())
@@ -113,7 +115,7 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
                 for lease in worker.leases.held.values():
-                    lease.deferred_until_s = 0
+                    lease.wait.until_s = 0
                 internals_of(writer).shards.router.look_at_s = 0
                 there |= put_some(writer, new_row, 30)
                 turn(worker, times=3)

@@ -169,7 +169,7 @@ class Hurt:
             with suppress(ProcessLookupError):
                 os.kill(thaw[1], signal.SIGCONT)
         asleep = {pid for _, pid in self.frozen}
-        alive = [child.process.pid for child in self.supervisor._children if child.process.pid not in asleep]
+        alive = [child.process.pid for child in self.supervisor._occupied if child.process.pid not in asleep]
         first = len(poison.first_calls(poison.calls(self.log)))
         if self.done < len(self.hows) and alive and first > self.every * (self.done + 1):
             pid = self.chance.choice(alive)

@@ -16,7 +16,7 @@ from schemaless.cell import StoredCell
 from schemaless.store.followers import supervisor
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.inflight import InflightCall
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import ALL, HEALTHY, QUARANTINE, Member, View, remove_worker
 from schemaless.store.followers.rows import FollowerRow
 from schemaless.store.followers.sql import ParkedRow
@@ -57,7 +57,7 @@ def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(set
     there = put(12)
     turn(healthy, apart, times=2)
     assert (shards_of(healthy), shards_of(apart)) == ({0, 2, 3}, {1})
-    assert (healthy.box.healthy, healthy.box.quarantined, apart.box.quarantined) == (3, 1, 1)
+    assert (healthy.leases.box.healthy, healthy.leases.box.quarantined, apart.leases.box.quarantined) == (3, 1, 1)
     assert set(late.cells) == {cell for cell in there if cell[0] == 1}
     assert set(late.careful) == {500}
     turn(apart)
@@ -91,7 +91,7 @@ def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_awa
 
     assert shards_of(successor) == {0, 2, 3}
     assert successor.context.rows.look([PAIR]).rows[PAIR].quarantined
-    assert successor.box.quarantined == 1
+    assert successor.leases.box.quarantined == 1
 
 
 def test_a_shard_that_stopped_before_a_cell_that_kills_resumes_in_quarantine(settings, works, follow_store):
@@ -136,9 +136,9 @@ def test_a_death_in_a_batch_of_shards_is_blamed_on_none_of_them(settings, put, w
     """The next owners handle the shards one at a time, so that a second death is blamed on the right one."""
 
     class Batching(Seen):
-        def handle_batch(self, context: Any, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+        def handle_batch(self, context: Any, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
             if len(pages) > 1:
-                left._at.value = worker.box._at.value
+                left._at.value = worker.leases.box._at.value
             return False
 
     left, single = BlackBox(), set()
@@ -158,7 +158,7 @@ def test_a_death_in_a_batch_of_shards_is_blamed_on_none_of_them(settings, put, w
     assert {(row.state, row.worker) for row in rows.values()} == {(RUNNING, "dies")}
     put(12)
     left.leave()
-    worker = works("heir", Batching(before=lambda cell: single.add(worker.box.at)), role=HEALTHY)
+    worker = works("heir", Batching(before=lambda cell: single.add(worker.leases.box.at)), role=HEALTHY)
     turn(worker, times=2)
 
     assert not left.busy

@@ -53,7 +53,7 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     over = Supervisor(access, Removed(replace(opening_of(follow_store), topology=None)), list, 1)
     over.run(lambda: over._made > 1)
 
-    assert (leaving._removed, leaving._children) == (False, [])
+    assert (leaving._removed, leaving._occupied) == (False, [])
     assert (over._removed, over._made) == (True, 1)
 
 

@@ -12,13 +12,12 @@ import pytest
 
 from schemaless.errors import InvalidInput, LeaseLost
 from schemaless.ops.move.sql import rewind_follower
-from schemaless.store.followers.access import StoredFeed
-from schemaless.store.followers.assignments import Assigned
-from schemaless.store.followers.batches import read_batch
+from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
-from schemaless.store.followers.membership import Member, View, remove_worker
-from schemaless.store.followers.parked import Move
-from schemaless.store.followers.rows import FollowerRows
+from schemaless.store.followers.dispatch import read_batch
+from schemaless.store.followers.membership import Assigned, Member, View, remove_worker
+from schemaless.store.followers.ownership import Ownership
+from schemaless.store.followers.rows import FollowerRows, Move
 from schemaless.store.followers.settings import NEW, Settings
 from schemaless.store.followers.sql import ParkedRow
 from schemaless.store.followers.states import PAUSED
@@ -269,8 +268,8 @@ def test_cells_that_are_committed_late_are_handled(settings, put, works, follow_
 
     monkeypatch.setattr("schemaless.store.followers.dispatch.read_batch", noted)
     # So that whatever gave nothing is left alone until it is heard of.
-    monkeypatch.setattr("schemaless.store.followers.lease_state.MAX_READ_PAUSE_S", 1_000.0)
-    monkeypatch.setattr("schemaless.store.followers.lease_state.MIN_READ_PAUSE_S", 1_000.0)
+    monkeypatch.setattr("schemaless.store.followers.leases.MAX_READ_PAUSE_S", 1_000.0)
+    monkeypatch.setattr("schemaless.store.followers.leases.MIN_READ_PAUSE_S", 1_000.0)
     shards = by_hand(follow_store)
     row = next(row for row in iter(new_row, None) if follow_store.shard_of(row) == 1)
     insert = b"INSERT INTO `%b`.cell (row_key,column_name,ref_key,body) VALUES (x'%b','BASE',1,'0')"
@@ -354,13 +353,13 @@ def test_an_interrupted_creation_continues_and_keeps_existing_rows(follow_store,
 def test_shards_with_a_few_new_cells_are_read_together(settings, put, works, follow_store, monkeypatch):
     """A shard is read alone only until its identity is verified."""
     alone: list[int] = []
-    read = StoredFeed.page
+    read = DatastoreAccess.page
 
-    def note(feed: StoredFeed, shard: int, *rest: object) -> object:
+    def note(feed: DatastoreAccess, shard: int, *rest: object) -> object:
         alone.append(shard)
         return read(feed, shard, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(StoredFeed, "page", note)
+    monkeypatch.setattr(DatastoreAccess, "page", note)
     seen = Seen()
     worker = works("one", seen)
     there = put(12)
@@ -421,7 +420,7 @@ def test_a_shard_rewound_by_a_move_goes_to_the_worker_it_is_assigned_to(settings
     shards.execute(1, rewind_follower(shards.database(1), NAME, 0, 0))
     if dealt_to == "another":
         monkeypatch.setattr(
-            worker.assignments, "of", lambda view: Assigned(frozenset(worker.leases.held) - {pair}, frozenset())
+            Ownership, "assigned", lambda *_: Assigned(frozenset(worker.leases.held) - {pair}, frozenset())
         )
     turn(worker, times=2)
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from schemaless.errors import ServerUnavailable
-from schemaless.store.followers.assignments import Assigned
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
-from schemaless.store.followers.membership import Pair
-from schemaless.store.followers.parked import Move
-from schemaless.store.followers.rows import Looked
+from schemaless.store.followers.membership import Assigned, Pair
+from schemaless.store.followers.ownership import Ownership
+from schemaless.store.followers.rows import Looked, Move
 from tests.store.followers.workers import NAME, Seen, turn
 
 
@@ -33,21 +32,21 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
         shards = {shard for shard, _ in there}
         for _ in range(30):  # on a busy machine a shard may come up a turn later
             turn(worker)
-            reasons = {shard: lease.reason for (_, shard), lease in worker.leases.held.items()}
+            reasons = {shard: lease.wait.reason for (_, shard), lease in worker.leases.held.items()}
             if all(reasons[shard] == "db-1: gone" for shard in shards):
                 break
         assert {reasons[shard] for shard in shards} == {"db-1: gone"}
         for _ in range(3):
             for lease in worker.leases.held.values():
-                lease.deferred_until_s = 0
+                lease.wait.until_s = 0
             turn(worker)
         assert len(seen.cells) == len(shards), "one of each shard, and none before its location could be written"
     for lease in worker.leases.held.values():
-        lease.deferred_until_s = 0
+        lease.wait.until_s = 0
     turn(worker, times=2)
 
     assert sorted(seen.cells) == sorted(there)
-    assert {lease.reason for lease in worker.leases.held.values()} <= {None, ""}
+    assert {lease.wait.reason for lease in worker.leases.held.values()} <= {None, ""}
 
 
 @pytest.mark.guarantee("follower-turns")
@@ -61,10 +60,10 @@ def test_a_shard_continues_as_soon_as_its_server_answers_again(settings, put, wo
     shards = worker._access.shards
     for (_, shard), lease in worker.leases.held.items():
         for _ in range(20):
-            lease.deferred_until_s = 0
+            lease.wait.until_s = 0
             lease.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
-        lease.failed_at_s = -math.inf
-    waits_s = {shard: lease.deferred_until_s for (_, shard), lease in worker.leases.held.items()}
+        lease.wait.began_s = -math.inf
+    waits_s = {shard: lease.wait.until_s for (_, shard), lease in worker.leases.held.items()}
     gone = shards.node_of(0)
 
     def away(*_: Any, **__: Any) -> Any:
@@ -74,7 +73,7 @@ def test_a_shard_continues_as_soon_as_its_server_answers_again(settings, put, wo
         patch.setattr(shards.pool_for(gone), "run", away)
         turn(worker)
     assert set(seen.cells) == {(shard, added_id) for shard, added_id in there if shards.node_of(shard) != gone}
-    assert worker.leases.held[NAME, 0].deferred_until_s == waits_s[0]
+    assert worker.leases.held[NAME, 0].wait.until_s == waits_s[0]
     turn(worker)
 
     assert sorted(seen.cells) == sorted(there)
@@ -135,7 +134,7 @@ def test_a_shard_claimed_without_a_reply_is_released_once_its_server_answers(set
     pair = next(iter(worker.leases.held))
     del worker.leases.held[pair]
     worker.leases.doubtful.add(pair)
-    monkeypatch.setattr(worker.assignments, "of", lambda view: Assigned(frozenset(worker.leases.held), frozenset()))
+    monkeypatch.setattr(Ownership, "assigned", lambda *_: Assigned(frozenset(worker.leases.held), frozenset()))
     gone = ServerUnavailable("gone", node="db-1")
     look = worker.context.rows.look
     for name, fails in (

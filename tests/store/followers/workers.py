@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from schemaless.cell import StoredCell
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.worker import Worker
 
@@ -29,10 +29,10 @@ class Seen:
     careful: list[int] = field(default_factory=list)
     before: Callable[[StoredCell], None] = lambda cell: None
 
-    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[LeaseState, Sequence[StoredCell]]]) -> bool:
+    def handle_batch(self, context: HandlerContext, pages: Sequence[tuple[Lease, Sequence[StoredCell]]]) -> bool:
         return False
 
-    def handle(self, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             context.check_active(lease)
             with context.calling(lease, cell):
@@ -42,7 +42,7 @@ class Seen:
             context.advance(lease, cell.added_id)
         return True
 
-    def replay(self, context: HandlerContext, lease: LeaseState) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:
         raise AssertionError("nothing is to be tried again")
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import schemaless
 from schemaless.cell import StoredCell
 from schemaless.ops.admin.indexes import indexes_of
-from schemaless.store.followers.handler_context import HandlerContext
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers.handler import HandlerContext
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.worker import Worker
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.entries import Entries
@@ -36,7 +36,7 @@ _LEAVES: Final = (2,)
 def _location_first() -> None:
     handle = Indexing.handle
 
-    def wrong(self: Indexing, context: HandlerContext, lease: LeaseState, cells: Sequence[StoredCell]) -> bool:
+    def wrong(self: Indexing, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         context.check_active(lease)
         if cells:
             context.advance(lease, cells[-1].added_id, at_once=True)

@@ -72,7 +72,7 @@ class Kept:
         worker.schedule.poll_now()
         for _ in range(1_000):
             worker.turn()
-            waits = [each.reason for each in worker.leases.held.values() if each.deferred_until_s]
+            waits = [each.reason for each in worker.leases.held.values() if each.wait.until_s]
             assert not waits, waits
             if worker.leases.held and all(each.location == each.top for each in worker.leases.held.values()):
                 return

@@ -9,11 +9,12 @@ from unittest.mock import Mock
 import pytest
 
 from schemaless.base.events import ignore_events
+from schemaless.store.followers import caught_up
 from schemaless.store.followers.rows import FollowerRow, FollowerRows, Looked
 from schemaless.store.followers.states import DIED, QUARANTINED
 from schemaless.store.followers.status import WorkerStatus
 from schemaless.store.indexes import admin
-from schemaless.store.indexes.admin import FollowerAccess, Indexes, Watch
+from schemaless.store.indexes.admin import Indexes, Watch
 from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.registry import READY, IndexEntry
 from tests.store.followers.test_caught_up import UNERASED
@@ -30,9 +31,8 @@ class Scene:
         self.failures = 0
         monkeypatch.setattr(admin, "WATCH_S", 0.0)
         monkeypatch.setattr(FollowerRows, "look", lambda rows, pairs: self.look())
-        workers = FollowerAccess(Mock(), Mock(), self.workers, Mock())
-        topology = Mock(shard_count=2)
-        self.indexes = Indexes(Mock(topology=topology), Mock(), Mock(read=lambda: (ENTRY,)), Mock(), workers)
+        monkeypatch.setattr(caught_up, "workers_of", lambda access, name: self.workers(name))
+        self.indexes = Indexes(Mock(shard_count=2), Mock(read=lambda: (ENTRY,)))
         self.watch = Watch(self.indexes, [], ignore_events, once=True)
 
     def look(self) -> Looked:

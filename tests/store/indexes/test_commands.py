@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from schemaless.store.followers import table_cache as table_caches
+from schemaless.store.followers import sql as table_caches
 from schemaless.store.indexes.admin import Watch
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 

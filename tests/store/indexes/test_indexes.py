@@ -77,7 +77,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     internals_of(fresh_store).registry.read()
 
     assert {each.row_key for each in every(fresh_store.index("client_trips"), client=CLIENT)} == set(rows)
-    assert backfill.ids == 601
+    assert backfill.done == 601
 
 
 @pytest.mark.guarantee("index-query")
@@ -459,9 +459,9 @@ def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, mo
     with monkeypatch.context() as patch:
         patch.setattr("schemaless.store.indexes.entries.page_writes", lambda *_: 1 // 0)
         worker.turn()
-        reasons = {lease.reason for lease in worker.leases.held.values()}
+        reasons = {lease.wait.reason for lease in worker.leases.held.values()}
     for lease in worker.leases.held.values():
-        lease.deferred_until_s = 0
+        lease.wait.until_s = 0
     kept.catch_up()
 
     assert "ZeroDivisionError: integer division or modulo by zero" in reasons

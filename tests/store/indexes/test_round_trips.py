@@ -183,7 +183,7 @@ def test_a_failing_shard_delays_no_other(kept, fresh_store, new_row, monkeypatch
     monkeypatch.setattr(Entries, "writes", odd)
     worker.schedule.poll_now()
     worker.turn()
-    waiting = {pair[1]: lease.reason for pair, lease in worker.leases.held.items() if lease.deferred_until_s}
+    waiting = {pair[1]: lease.wait.reason for pair, lease in worker.leases.held.items() if lease.wait.until_s}
     monkeypatch.undo()
     index = fresh_store.index("client_trips")
     there = {shard for shard, client in clients.items() if index.query(client=client).rows}

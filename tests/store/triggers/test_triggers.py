@@ -19,9 +19,9 @@ import schemaless
 from schemaless.cli import trigger as commands
 from schemaless.errors import InvalidInput, ServerTimeout
 from schemaless.store.followers import inflight
-from schemaless.store.followers import parked as parked_rows
-from schemaless.store.followers import table_cache as table_caches
-from schemaless.store.followers.lease_state import LeaseState
+from schemaless.store.followers import rows as parked_rows
+from schemaless.store.followers import sql as table_caches
+from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import Timing, remove_worker
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.states import DIED
@@ -92,12 +92,12 @@ def turn(*workers: Worker, times: int = 1) -> None:
         for worker in workers:
             worker.membership.renew()
             for owned in worker.leases.held.values():
-                owned.deferred_until_s = 0
+                owned.wait.until_s = 0
             worker.schedule.poll_now()
             worker.turn()
 
 
-def owned(worker: Worker, shard: int = SHARD) -> LeaseState:
+def owned(worker: Worker, shard: int = SHARD) -> Lease:
     return next(each for each in worker.leases.held.values() if each.pair[1] == shard)
 
 
@@ -307,7 +307,7 @@ def test_attempts_go_on_where_another_worker_left_them(put, works, triggers):
 def test_the_pauses_between_attempts_grow(put, works, monkeypatch):
     """From a tenth of a second to half a minute, give or take a fifth."""
     waits = []
-    monkeypatch.setattr(LeaseState, "defer", lambda self, seconds, reason: waits.append(seconds))
+    monkeypatch.setattr(Lease, "defer", lambda self, seconds, reason: waits.append(seconds))
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=12)
     def fail(cell, call):
