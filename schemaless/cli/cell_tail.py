@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import click
 
@@ -18,6 +18,7 @@ from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.admin.ndjson import dump_line
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.topology.shards import FeedFrom
 from schemaless.ui.terminal.files import OutputFile, write_whole
 from schemaless.ui.terminal.output import ReadOnlyCommand, counted, data_sink, error, note
 
@@ -65,7 +66,7 @@ def tail(
     poll: float,
     read_from: str,
     stored: bool,
-) -> int:
+) -> None:
     """Write the change feed as NDJSON.
 
     Each line is one cell in the format of 'schemaless dump', with its shard number. Cells of a shard are printed in
@@ -93,114 +94,113 @@ def tail(
         for shard in shards:
             if shard not in locations:
                 locations[shard] = store.end_of_shard(shard) if from_end else location or 0
-        feed = _Feed(store, {shard: locations[shard] for shard in shards}, column, read_from)
-        kept = _Offsets(offsets, store, locations)
+        writer = _Tail(store, shards, locations, column, cast("FeedFrom", read_from), stored, offsets)
         try:
-            return _write(feed, kept, limit, follow, poll, stored)
+            writer.write(limit, poll if follow else None)
         finally:
-            kept.save()
+            writer.save()
             if offsets is None and len(shards) == 1:
-                note(f"to continue from here: --shards {shards[0]} --location {kept.locations[shards[0]]}")
+                note(f"to continue from here: --shards {shards[0]} --location {locations[shards[0]]}")
 
 
 @dataclass(slots=True)
-class _Feed:
-    """Feeds of several shards, read in turn, one page at a time."""
+class _Tail:
+    """Writes the feeds of several shards, read in turn, one page at a time.
+
+    Attributes:
+        store: the datastore.
+        shards: the shards.
+        locations: location up to which each shard's cells have been written; also of other shards in the offsets file.
+        column: the only column; None for all.
+        read_from: where to read.
+        stored: whether to write stored bytes.
+        offsets: the file that stores the locations; None if there is none.
+    """
 
     store: Datastore
+    shards: Sequence[int]
     locations: dict[int, int]
     column: str | None
-    read_from: str
-    held_since_s: dict[int, float] = field(default_factory=dict)
-    reported: set[int] = field(default_factory=set)
+    read_from: FeedFrom
+    stored: bool
+    offsets: Path | None
+    _held_since_s: dict[int, float] = field(default_factory=dict)
+    _reported: set[int] = field(default_factory=set)
+    _saved: dict[int, int] = field(default_factory=dict)
+    _saved_at_s: float = 0.0
 
-    def round(self, limit: int) -> Iterator[tuple[int, Page[StoredCell]]]:
-        """Yield the next page of each shard that has one."""
-        for shard, location in self.locations.items():
-            page = self.store.get_stored_cells_for_shard(
-                shard,
-                location,
-                limit,
-                column_name=self.column,
-                read_from=cast("Literal['primary', 'replica']", self.read_from),
-            )
-            self._report_stall(shard, page if page.next_location == location else None)
-            if page.next_location != location:
-                yield shard, page
+    def write(self, limit: int | None, poll_s: float | None) -> None:
+        """Write cells.
+
+        Args:
+            limit: maximum number of cells; None for no limit.
+            poll_s: interval at which to check for new cells, in seconds; None to return at the end of all feeds.
+        """
+        sink, left = data_sink(), limit
+        dictionaries = internals_of(self.store).dictionaries
+        while True:
+            moved = False
+            for shard in self.shards:
+                page = self.store.get_stored_cells_for_shard(
+                    shard,
+                    self.locations[shard],
+                    _PAGE_CELLS if left is None else min(left, _PAGE_CELLS),
+                    column_name=self.column,
+                    read_from=self.read_from,
+                )
+                self._report_stall(shard, page)
+                if page.next_location == self.locations[shard]:
+                    continue
+                moved = True
+                for cell in page.cells:
+                    try:
+                        line = dump_line(cell, stored=self.stored, dictionaries=dictionaries)
+                    except CorruptBody:
+                        error(f"to continue after the damaged cell: --shards {shard} --location {cell.added_id}")
+                        raise
+                    sink.write(b'{"shard": %d, ' % shard + line[1:] + b"\n")
+                # Only cells that were flushed out of this process count as written.
+                sink.flush()
                 self.locations[shard] = page.next_location
+                left = None if left is None else left - len(page.cells)
+                if left == 0:
+                    self.locations[shard] = page.cells[-1].added_id
+                    return
+                self._save_periodically()
+            if not moved:
+                if poll_s is None:
+                    return
+                self._save_periodically()
+                time.sleep(min(poll_s, _HELD_POLL_S) if self._held_since_s else poll_s)
 
-    def _report_stall(self, shard: int, stalled: Page[StoredCell] | None) -> None:
+    def _report_stall(self, shard: int, page: Page[StoredCell]) -> None:
         """Say on standard error why a shard's feed has been held for more than two seconds."""
-        if stalled is None or stalled.held is None:
-            if shard in self.reported:
-                note(f"shard {shard} continues, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
-            self.held_since_s.pop(shard, None)
-            self.reported.discard(shard)
+        now_s = time.monotonic()
+        if page.next_location != self.locations[shard] or page.held is None:
+            since_s = self._held_since_s.pop(shard, now_s)
+            if shard in self._reported:
+                note(f"shard {shard} continues, after {now_s - since_s:.0f} s")
+            self._reported.discard(shard)
             return
-        since_s = self.held_since_s.setdefault(shard, time.monotonic())
-        if shard not in self.reported and time.monotonic() - since_s > _HELD_NOTE_AFTER_S:
-            self.reported.add(shard)
-            note(f"shard {shard} waits after added_id {stalled.next_location}: {stalled.held}")
+        since_s = self._held_since_s.setdefault(shard, now_s)
+        if shard not in self._reported and now_s - since_s > _HELD_NOTE_AFTER_S:
+            self._reported.add(shard)
+            note(f"shard {shard} waits after added_id {page.next_location}: {page.held}")
 
-
-def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s: float, stored: bool) -> int:
-    sink = data_sink()
-    left = limit
-    while True:
-        moved = False
-        for shard, page in feed.round(_PAGE_CELLS if left is None else min(left, _PAGE_CELLS)):
-            moved = True
-            location = page.next_location
-            for cell in page.cells:
-                try:
-                    line = dump_line(cell, stored=stored, dictionaries=internals_of(feed.store).dictionaries)
-                except CorruptBody:
-                    error(f"to continue after the damaged cell: --shards {shard} --location {cell.added_id}")
-                    raise
-                sink.write(b'{"shard": %d, ' % shard + line[1:] + b"\n")
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        location = cell.added_id
-                        break
-            # Only cells that were flushed out of this process count as written.
-            sink.flush()
-            kept.locations[shard] = location
-            if left == 0:
-                return 0
-            kept.save_periodically()
-        if not moved:
-            if not follow:
-                return 0
-            kept.save_periodically()
-            time.sleep(min(poll_s, _HELD_POLL_S) if feed.held_since_s else poll_s)
-
-
-class _Offsets:
-    """Location up to which each shard's cells have been written, and the offsets file that stores these locations."""
-
-    def __init__(self, path: Path | None, store: Datastore, locations: dict[int, int]) -> None:
-        self.locations = dict(locations)
-        self._path = path
-        self._store = store
-        self._saved: dict[int, int] | None = None
-        self._saved_at_s = 0.0
-
-    def save_periodically(self) -> None:
-        """Save the offsets at most once a second."""
+    def _save_periodically(self) -> None:
         if time.monotonic() - self._saved_at_s >= _SAVE_EVERY_S:
             self.save()
 
     def save(self) -> None:
-        """Replace the offsets file with the current locations."""
-        if self._path is None or self._saved == self.locations:
+        """Replace the offsets file, if there is one, with the current locations."""
+        if self.offsets is None or self._saved == self.locations:
             return
         data = {
-            "datastore": self._store.name,
-            "shard_count": self._store.shard_count,
+            "datastore": self.store.name,
+            "shard_count": self.store.shard_count,
             "locations": {str(shard): location for shard, location in sorted(self.locations.items())},
         }
-        write_whole(self._path, json.dumps(data) + "\n")
+        write_whole(self.offsets, json.dumps(data) + "\n")
         self._saved = dict(self.locations)
         self._saved_at_s = time.monotonic()
 

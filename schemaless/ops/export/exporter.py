@@ -283,7 +283,7 @@ class Exporter(Handler):
         if (error := self._try(context, lease, lambda check: self._export(lease, check).erase(erased))) is not None:
             lease.retry_erasures(str(error))
             return False
-        if lease.state != STOPPED:
+        if lease.row.state != STOPPED:
             # The message of an earlier attempt is out of date.
             context.note_attempt(lease, 0, None, None)
         return True
@@ -295,7 +295,7 @@ class Exporter(Handler):
         if not cells:
             return True
         error = self._try(context, lease, lambda check: self._handle(context, lease, cells, check))
-        if error is not None and lease.state != STOPPED:
+        if error is not None and lease.row.state != STOPPED:
             lease.fail(error)
         return False
 
@@ -334,7 +334,7 @@ class Exporter(Handler):
             _log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
         else:
             # The caller backs off; this makes the status say why.
-            context.note_attempt(lease, lease.attempts, 0.0, str(failure))
+            context.note_attempt(lease, lease.row.attempts, 0.0, str(failure))
         return failure
 
     def _handle(

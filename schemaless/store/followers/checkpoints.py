@@ -79,7 +79,7 @@ class Checkpoints:
         moves = [
             (lease, lease.move)
             for lease in self.leases.held.values()
-            if lease.reached != lease.location and (not lease.stuck or lease.wait.is_over)
+            if not lease.is_recorded and (not lease.stuck or lease.wait.is_over)
         ]
         if moves:
             self.slot.begin(lambda: _Checkpoint(moves, *self.leases.rows.move(move for _, move in moves)))

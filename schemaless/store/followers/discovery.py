@@ -88,7 +88,7 @@ class _Snapshot(NamedTuple):
         if row is None:
             return None
         if lease.changes != self.changes:
-            row = replace(row, state=lease.state, parked=lease.parked)
+            row = replace(row, state=lease.row.state, parked=lease.row.parked)
         # A top below a location that had been reached means that cells were lost.
         return row if row.top < self.reached else replace(row, top=max(row.top, lease.top))
 

@@ -65,10 +65,10 @@ class Dispatcher:
             # While no page is in memory: a page that is read from here on has the tombstones.
             if lease.has_erasures and self._is_ready(view, lease):
                 self._handle_erasures(lease)
-            if lease.replays and self._is_ready(view, lease):
+            if lease.row.replays and self._is_ready(view, lease):
                 with self.working_on(lease):
                     self.handlers[lease.pair[0]].replay(self.context, lease)
-        ready = deque(lease for lease in leases if lease.state != STOPPED and self._is_ready(view, lease))
+        ready = deque(lease for lease in leases if lease.row.state != STOPPED and self._is_ready(view, lease))
         while ready:
             # A death is blamed on one shard, so quarantined shards are not batched.
             batch = [ready.popleft()] if self.role == QUARANTINE else next_batch(ready)
@@ -88,9 +88,9 @@ class Dispatcher:
         """Tell the handler which of the cells it has handled were erased, and acknowledge the erasures."""
         handler = self.handlers[lease.pair[0]]
         with self.working_on(lease):
-            while lease.erased_event < lease.last_event:
+            while lease.row.erased_event < lease.row.last_event:
                 self.context.check_active(lease)
-                events = self.access.erasure_log.events(lease.pair[1], lease.erased_event)
+                events = self.access.erasure_log.events(lease.pair[1], lease.row.erased_event)
                 if not events:
                     lease.forget_events()
                     return
@@ -105,7 +105,7 @@ class Dispatcher:
                 if not handled:
                     return
                 ids = [event.erased.added_id for event in events]
-                self.context.rows.acknowledge(lease.pair, lease.epoch, events[-1].erased.event_id, ids)
+                self.context.rows.acknowledge(lease.pair, lease.row.epoch, events[-1].erased.event_id, ids)
                 lease.acknowledge(events[-1].erased.event_id)
 
     def _handle_batch(self, handler: Handler, batch: list[Lease], pages: Mapping[int, Page[StoredCell]]) -> bool:
@@ -127,7 +127,7 @@ class Dispatcher:
 
     def _is_ready(self, view: View, lease: Lease) -> bool:
         active = lease.pair not in self._leases.unverified and view.desired_states.get(lease.pair[0]) == RUNNING
-        active = active and not (lease.state == QUARANTINED and self.role == HEALTHY)
+        active = active and not (lease.row.state == QUARANTINED and self.role == HEALTHY)
         return active and lease.has_work and lease.is_free and lease.next_read_s <= time.monotonic()
 
     def _handle_page(self, lease: Lease, page: Page[StoredCell] | None) -> bool:

@@ -102,7 +102,7 @@ class HandlerContext:
             LeaseLost: another worker has claimed the shard.
         """
         self.rows.note_attempt(lease.move, attempts, wait_s, message)
-        lease.attempt(attempts)
+        lease.attempt(attempts, message)
 
     def park(self, lease: Lease, row: ParkedRow) -> None:
         """Park a cell and move past it; raises what ``note_attempt`` does."""

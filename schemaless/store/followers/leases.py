@@ -13,14 +13,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.membership import Pair, View
 from schemaless.store.followers.rows import FollowerRow, FollowerRows, Move
-from schemaless.store.followers.states import DIED, QUARANTINED, RUNNING, STOPPED
+from schemaless.store.followers.states import DIED, QUARANTINED, STOPPED
 
 _log = logging.getLogger("schemaless")
 
@@ -81,18 +81,10 @@ class Lease:
     """The lease that a worker holds on a shard, for one follower.
 
     Attributes:
-        epoch: fencing token; every change of the row requires it.
-        location: the location recorded in the row.
+        row: the follower's row as this worker claimed it, and has read and changed it since.
         reached: the location up to which cells are handled; the next checkpoint records it.
         top: the highest added_id that is known.
-        attempts: number of attempts at the first cell after ``location``.
         careful: number of cells still to be handled one at a time, because a previous owner died while it handled them.
-        state: running, quarantined, or stopped.
-        death: message about the death of the worker that made the last attempt; None if it did not die.
-        parked: number of parked cells.
-        replays: number of parked cells to try again.
-        last_event: the last known event of the shard's log of erased cells.
-        erased_event: the last one that was handled and recorded.
         claimed_at_s: when the worker claimed the shard, on the monotonic clock.
         changes: number of changes of the row that the worker has made by itself, except for its location.
         wait: what all work in the shard waits for.
@@ -106,18 +98,10 @@ class Lease:
     """
 
     pair: Pair
-    epoch: int
-    location: int
+    row: FollowerRow
     reached: int
     top: int
-    attempts: int = 0
     careful: int = 0
-    state: str = RUNNING
-    death: str | None = None
-    parked: int = 0
-    replays: int = 0
-    last_event: int = 0
-    erased_event: int = 0
     claimed_at_s: float = field(default_factory=time.monotonic)
     changes: int = 0
     wait: Wait = field(default_factory=Wait)
@@ -136,12 +120,12 @@ class Lease:
     @property
     def has_work(self) -> bool:
         """True if there are cells to handle, now or later."""
-        return self.replays > 0 or self.has_erasures or (self.state != STOPPED and self.top != self.reached)
+        return self.row.replays > 0 or self.has_erasures or (self.row.state != STOPPED and self.top != self.reached)
 
     @property
     def has_erasures(self) -> bool:
         """True if events of erased cells are to be handled now."""
-        return self.erased_event < self.last_event and self.erasure_wait.is_over
+        return self.row.erased_event < self.row.last_event and self.erasure_wait.is_over
 
     @property
     def is_free(self) -> bool:
@@ -151,11 +135,22 @@ class Lease:
     @property
     def move(self) -> Move:
         """The location to record."""
-        return Move(self.pair, self.epoch, self.reached)
+        return Move(self.pair, self.row.epoch, self.reached)
+
+    @property
+    def is_recorded(self) -> bool:
+        """True if the row has the location that was reached."""
+        return self.row.location == self.reached
+
+    @property
+    def death(self) -> str | None:
+        """Message about the death of the worker that made the last attempt; None if it did not die."""
+        message = self.row.message
+        return message if message is not None and message.startswith(DIED) else None
 
     def has_outlived_quarantine(self, probation_s: float) -> bool:
         """Return whether no worker has died during a page of cells, or during an idle time of ``probation_s``."""
-        if self.state != QUARANTINED or self.replays:
+        if self.row.state != QUARANTINED or self.row.replays:
             return False
         return self.careful == 0 or (not self.has_work and time.monotonic() - self.claimed_at_s > probation_s)
 
@@ -163,10 +158,11 @@ class Lease:
 
     def refresh(self, row: FollowerRow) -> None:
         """Take over what the row says, which has the lease's epoch."""
-        self.parked, self.replays = row.parked, row.replays
-        self.last_event = max(self.last_event, row.last_event)
-        if self.state != row.state:
-            self.state, self.attempts = row.state, row.attempts
+        before = self.row
+        last_event = max(before.last_event, row.last_event)
+        self.row = replace(before, parked=row.parked, replays=row.replays, last_event=last_event)
+        if before.state != row.state:
+            self.row = replace(self.row, state=row.state, attempts=row.attempts, message=row.message)
             if row.state == QUARANTINED:
                 self.careful = PAGE_CELLS
             if row.state != STOPPED:
@@ -199,7 +195,7 @@ class Lease:
     def reach_end(self) -> None:
         """Note that the shard has no further cells: a dead owner cannot have been beyond its end."""
         # A quarantined shard may receive more cells that kill.
-        self.careful = self.careful if self.state == QUARANTINED else 0
+        self.careful = self.careful if self.row.state == QUARANTINED else 0
 
     # What was handled
 
@@ -207,7 +203,8 @@ class Lease:
         """Move past handled cells."""
         self.reached = max(self.reached, location)
         self.top = max(self.top, self.reached)
-        self.attempts = 0 if cells else self.attempts
+        if cells and self.row.attempts:
+            self.row = replace(self.row, attempts=0)
 
     def survive(self) -> None:
         """Note that a cell was handled with care and did not kill the worker."""
@@ -217,15 +214,14 @@ class Lease:
         """Handle no cell with care: to repeat one does no harm."""
         self.careful = 0
 
-    def attempt(self, attempts: int) -> None:
+    def attempt(self, attempts: int, message: str | None) -> None:
         """Note that the row has the location, and this number of attempts at the next cell."""
-        self.attempts = attempts
+        self.row = replace(self.row, attempts=attempts, message=message)
         self.record(self.reached)
 
     def park(self, added_id: int) -> None:
         """Note that the next cell was parked and the location moved past it."""
-        self.death = None
-        self.parked += 1
+        self.row = replace(self.row, parked=self.row.parked + 1)
         self.changes += 1
         self.advance(added_id, 1)
         self.survive()
@@ -233,28 +229,28 @@ class Lease:
 
     def stop(self) -> None:
         """Note that the follower has stopped before the next cell."""
-        self.state = STOPPED
+        self.row = replace(self.row, state=STOPPED)
         self.changes += 1
         self.record(self.reached)
 
     def replay(self, cells: int) -> None:
         """Note that parked cells were tried again; 0 if none were left."""
-        self.replays = max(0, self.replays - cells) if cells else 0
+        self.row = replace(self.row, replays=max(0, self.row.replays - cells) if cells else 0)
 
     def acknowledge(self, event_id: int) -> None:
         """Note that all events of erased cells up to this one were handled and recorded."""
-        self.erased_event = event_id
+        self.row = replace(self.row, erased_event=event_id)
         self.erasure_wait = Wait()
 
     def forget_events(self) -> None:
         """Note that the log of erased cells has no further events."""
-        self.last_event = self.erased_event
+        self.row = replace(self.row, last_event=self.row.erased_event)
 
     # Locations and failures
 
     def record(self, location: int) -> None:
         """Note that the row has a location."""
-        self.location = max(self.location, location)
+        self.row = replace(self.row, location=max(self.row.location, location))
         if self.stuck:
             self.stuck, self.wait = False, Wait()
 
@@ -343,21 +339,7 @@ class Leases:
         if now is None or now.epoch != epoch:
             return
         dead = row.worker is not None and view.member(row.worker) is None
-        lease = Lease(
-            pair,
-            epoch,
-            now.location,
-            now.location,
-            now.top,
-            now.attempts,
-            PAGE_CELLS if dead or now.quarantined else 0,
-            now.state,
-            now.message if now.message is not None and now.message.startswith(DIED) else None,
-            now.parked,
-            now.replays,
-            now.last_event,
-            now.erased_event,
-        )
+        lease = Lease(pair, now, now.location, now.top, PAGE_CELLS if dead or now.quarantined else 0)
         if now.retry_s is not None and now.retry_s > 0:
             lease.defer(now.retry_s, now.message or "")
         self.held[pair] = lease
@@ -371,7 +353,7 @@ class Leases:
     def release(self, pair: Pair) -> None:
         """Release a lease if its location is recorded; keep it if the server fails."""
         lease = self.held.get(pair)
-        if lease is not None and lease.location == lease.reached and self.release_row(pair, lease.epoch):
+        if lease is not None and lease.is_recorded and self.release_row(pair, lease.row.epoch):
             del self.held[pair]
 
     def release_row(self, pair: Pair, epoch: int) -> bool:

@@ -114,7 +114,7 @@ class Ownership:
             lease.fail(failure)
             return
         self.leases.unverified.discard(lease.pair)
-        if row is None or row.epoch != lease.epoch:
+        if row is None or row.epoch != lease.row.epoch:
             self.leases.lose(lease.pair)
             return
         lease.refresh(row)
@@ -149,10 +149,10 @@ class Ownership:
             if not lease.has_outlived_quarantine(self.probation_s):
                 continue
             self.checkpoints.write()
-            if lease.location != lease.reached or not self.leases.holds(lease):
+            if not lease.is_recorded or not self.leases.holds(lease):
                 continue
             try:
-                self.leases.rows.end_quarantine(lease.pair, lease.epoch)
+                self.leases.rows.end_quarantine(lease.pair, lease.row.epoch)
             except SchemalessError as error:
                 lease.fail(error)
                 continue

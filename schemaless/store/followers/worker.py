@@ -213,6 +213,8 @@ class Worker:
             [*lease.pair, lease.erasure_wait.failures, lease.erasure_wait.reason if number < _REPORTED_WAITS else ""]
             for number, lease in enumerate(failing)
         ]
-        unhealthy = [lease for lease in list(self.leases.held.values()) if lease.state != RUNNING or lease.parked]
+        unhealthy = [
+            lease for lease in list(self.leases.held.values()) if lease.row.state != RUNNING or lease.row.parked
+        ]
         reported["unhealthy"] = [list(lease.pair) for lease in unhealthy[:_REPORTED_UNHEALTHY]]
         return reported

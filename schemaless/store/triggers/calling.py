@@ -106,20 +106,20 @@ class Calls(Handler):
             context.check_active(lease)
             cell = next(iter(internals_of(self._store).read_stored(lease.pair[1], [added_id])), None)
             if cell is not None and cell.erased:
-                context.rows.parked.delete_replayed(lease.pair, lease.epoch, added_id)
+                context.rows.parked.delete_replayed(lease.pair, lease.row.epoch, added_id)
                 continue
             failed = _Failed("the cell no longer exists")
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)
             elif cell is not None:
                 # Counted before the call, so that a cell that kills its workers does not do so forever.
-                context.rows.parked.begin_replay(lease.pair, lease.epoch, added_id, begun + 1)
+                context.rows.parked.begin_replay(lease.pair, lease.row.epoch, added_id, begun + 1)
                 outcome = self._call(context, lease, cell, attempts + 1)
                 if outcome is None:
-                    context.rows.parked.delete_replayed(lease.pair, lease.epoch, added_id)
+                    context.rows.parked.delete_replayed(lease.pair, lease.row.epoch, added_id)
                     continue
                 failed = outcome
-            context.rows.parked.end_replay(lease.pair, lease.epoch, added_id, attempts + 1, failed.error)
+            context.rows.parked.end_replay(lease.pair, lease.row.epoch, added_id, attempts + 1, failed.error)
         lease.replay(len(to_replay))
 
     def _handle_cell(self, context: HandlerContext, lease: Lease, cell: StoredCell) -> bool:
@@ -128,11 +128,11 @@ class Calls(Handler):
             context.advance(lease, cell.added_id)
             return True
         if lease.careful:
-            if lease.attempts >= self._trigger.attempts:
-                return self._park(context, lease, cell, lease.attempts, lease.death or DIED)
+            if lease.row.attempts >= self._trigger.attempts:
+                return self._park(context, lease, cell, lease.row.attempts, lease.death or DIED)
             # If the write fails, the function is not called.
-            context.note_attempt(lease, lease.attempts + 1, None, DIED)
-        attempt = lease.attempts if lease.careful else lease.attempts + 1
+            context.note_attempt(lease, lease.row.attempts + 1, None, DIED)
+        attempt = lease.row.attempts if lease.careful else lease.row.attempts + 1
         failed = self._call(context, lease, cell, attempt)
         if failed is None:
             was_careful = lease.careful > 0
@@ -198,14 +198,14 @@ class Calls(Handler):
         lease.defer(seconds, _first_line(error))
 
     def _park(self, context: HandlerContext, lease: Lease, cell: StoredCell, attempts: int, error: str) -> bool:
-        if lease.parked >= self._trigger.parked_limit:
+        if lease.row.parked >= self._trigger.parked_limit:
             context.stop(lease, error)
             _log.warning(
                 "%s: shard %d has stopped before cell %s: %d cells are parked, and this one failed: %s",
                 self._trigger.name,
                 lease.pair[1],
                 cell.key,
-                lease.parked,
+                lease.row.parked,
                 _first_line(error),
             )
             return False

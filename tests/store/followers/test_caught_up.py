@@ -79,7 +79,7 @@ def test_a_run_ends_though_the_erasures_of_many_shards_of_a_worker_fail(scene):
     """A worker publishes the error of 20 of them, and the number of failures of all."""
     worker = Worker(Mock(shard_count=30), [], "w", timing=CALM, stop=threading.Event(), listen=False)
     for shard in range(30):
-        lease = Lease((NAME, shard), 1, 9, 9, 9, erasure_wait=Wait(8, reason=f"no {shard}"))
+        lease = Lease((NAME, shard), UNERASED, 9, 9, erasure_wait=Wait(8, reason=f"no {shard}"))
         worker.leases.held[lease.pair] = lease
     scene.rows = dict.fromkeys(range(30), UNERASED)
     scene.reported = dict(worker._report())

@@ -111,7 +111,9 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
                 assert set(seen.cells) == there
                 assert refused.keys() == {2, 3}
                 assert all(any(f"error {code}" in why for code in READ_ONLY) for why in refused.values())
-                assert all(lease.location == lease.reached for pair, lease in worker.leases.held.items() if pair[1] < 2)
+                assert all(
+                    lease.row.location == lease.reached for pair, lease in worker.leases.held.items() if pair[1] < 2
+                )
 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
                 for lease in worker.leases.held.values():

@@ -53,7 +53,7 @@ def test_a_quarantined_shard_has_a_worker_of_its_own_until_it_proves_healthy(set
     healthy, apart = works("healthy", early, role=HEALTHY), works("apart", late, role=QUARANTINE)
     turn(healthy, apart)
     assert (shards_of(healthy), shards_of(apart)) == ({0, 1, 2, 3}, set())
-    assert healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].epoch, f"{DIED} (SIGKILL)", 0.0)
+    assert healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].row.epoch, f"{DIED} (SIGKILL)", 0.0)
     there = put(12)
     turn(healthy, apart, times=2)
     assert (shards_of(healthy), shards_of(apart)) == ({0, 2, 3}, {1})
@@ -83,7 +83,7 @@ def test_what_a_dead_worker_left_in_the_row_keeps_workers_for_healthy_shards_awa
         dead.context.rows.note_attempt(lease.move, 1, None, DIED)
     else:
         dead.context.rows.parked.park(lease.move, ParkedRow(7, b"k" * 16, "BASE", 1, 1, "ValueError: 7"))
-        dead.context.rows.parked.begin_replay(PAIR, lease.epoch, 7, 1)
+        dead.context.rows.parked.begin_replay(PAIR, lease.row.epoch, 7, 1)
     remove_worker(dead.membership._pool, dead._access.name, "dead")
     successor = works("successor", Seen(), role=HEALTHY)
     with asleep(dead):
@@ -207,7 +207,7 @@ def test_status_shows_quarantined_shards_and_long_calls(settings, works, follow_
     settings.create(NAME, {"column": None}, lambda shard: 0)
     healthy, apart = works("healthy", Seen(), role=HEALTHY), works("apart", Seen(), role=QUARANTINE)
     turn(healthy)
-    healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].epoch, f"{DIED} (SIGSEGV)", 60.0)
+    healthy.context.rows.quarantine(PAIR, healthy.leases.held[PAIR].row.epoch, f"{DIED} (SIGSEGV)", 60.0)
     cell = Mock(added_id=41, key=(uuid.UUID(int=7), "BASE", 1))
     apart.inflight.call = InflightCall(PAIR, cell, time.monotonic() - 30)
     turn(healthy, apart)

@@ -152,10 +152,10 @@ def test_a_worker_frozen_past_its_lease_changes_nothing(settings, put, works, ev
 
     assert set(late.cells) == more
     assert (lost, failed) == (set(heir.leases.held), {})
-    assert all(rows[pair].location == lease.location for pair, lease in heir.leases.held.items())
+    assert all(rows[pair].location == lease.row.location for pair, lease in heir.leases.held.items())
     turn(sleeper)
     assert all(
-        lease.epoch == rows[lease.pair].epoch
+        lease.row.epoch == rows[lease.pair].epoch
         for lease in heir.leases.held.values()
         if lease.pair not in sleeper.leases.held
     )
@@ -221,14 +221,14 @@ def test_a_worker_that_lost_the_shard_parks_nothing(settings, put, works, follow
     lease = next(iter(worker.leases.held.values()))
     row = ParkedRow(99, b"k" * 16, "BASE", 1, 3, "it failed")
     with pytest.raises(LeaseLost, match="taken over"):
-        worker.context.rows.parked.park(Move(lease.pair, lease.epoch - 1, 99), row)
+        worker.context.rows.parked.park(Move(lease.pair, lease.row.epoch - 1, 99), row)
     with pytest.raises(LeaseLost):
-        worker.context.rows.note_attempt(Move(lease.pair, lease.epoch - 1, 99), 1, 1.0, "it failed")
+        worker.context.rows.note_attempt(Move(lease.pair, lease.row.epoch - 1, 99), 1, 1.0, "it failed")
     with pytest.raises(LeaseLost):
-        worker.context.rows.stop(Move(lease.pair, lease.epoch - 1, 99), "it failed")
+        worker.context.rows.stop(Move(lease.pair, lease.row.epoch - 1, 99), "it failed")
     found = worker.context.rows.look([lease.pair]).rows[lease.pair]
 
-    assert (found.location, found.attempts, found.state, found.parked) == (lease.location, 0, "running", 0)
+    assert (found.location, found.attempts, found.state, found.parked) == (lease.row.location, 0, "running", 0)
     worker.context.rows.parked.park(lease.move._replace(location=99), row)
     worker.context.rows.parked.park(lease.move._replace(location=99), row)
     found = worker.context.rows.look([lease.pair]).rows[lease.pair]
@@ -243,7 +243,7 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
     put(20)
     turn(worker)
     pairs = list(worker.leases.held)
-    moves = [Move(pair, worker.leases.held[pair].epoch - (pair == pairs[0]), 5_000) for pair in pairs]
+    moves = [Move(pair, worker.leases.held[pair].row.epoch - (pair == pairs[0]), 5_000) for pair in pairs]
     lost, failed = worker.context.rows.move(moves)
     rows = worker.context.rows.look(pairs).rows
 

@@ -170,7 +170,7 @@ def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(se
     monkeypatch.setattr(worker.context.rows, "move", held)
     lease.reached += 5
     worker.checkpoints.write(wait=False)
-    assert (done, lease.location) == ([], lease.reached - 5)
+    assert (done, lease.row.location) == ([], lease.reached - 5)
     own = threading.Thread(target=lambda: worker.context.rows and done.append("its own"))
     own.start()
     own.join(0.05)
@@ -178,4 +178,4 @@ def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(se
     own.join()
 
     assert done == ["on its way", "its own"]
-    assert worker.context.rows.look([lease.pair]).rows[lease.pair].location == lease.location == lease.reached
+    assert worker.context.rows.look([lease.pair]).rows[lease.pair].location == lease.row.location == lease.reached

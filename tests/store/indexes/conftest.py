@@ -74,7 +74,7 @@ class Kept:
             worker.turn()
             waits = [each.reason for each in worker.leases.held.values() if each.wait.until_s]
             assert not waits, waits
-            if worker.leases.held and all(each.location == each.top for each in worker.leases.held.values()):
+            if worker.leases.held and all(each.row.location == each.top for each in worker.leases.held.values()):
                 return
         raise AssertionError("the worker did not reach the end")
 

@@ -66,7 +66,7 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
             deaths += 1
             # Its successor begins at the stored location.
             for lease in kept.worker().leases.held.values():
-                lease.reached = lease.location
+                lease.reached = lease.row.location
         finished = left > 0
         left = 0
         kept.catch_up()
