@@ -21,7 +21,6 @@ from schemaless.ops.move import sql
 from schemaless.ops.move.fence import Fence, Side, index_tables, session, side_of
 from schemaless.schema.engines import INNODB, StorageEngine
 from schemaless.store.indexes import sql as entries_sql
-from schemaless.store.indexes.query import values_of
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, READY, IndexEntry
 from schemaless.store.indexes.sql import EntryRow, Layout
 from schemaless.store.indexes.tables import check_tables
@@ -117,7 +116,7 @@ class IndexMover:
         for page in self._run.paced(self._pages(fence, entry), gate=self._gate):
             rows = []
             for row in page:
-                values = zip(fields, values_of(entry.definition, row[1:]), strict=True)
+                values = zip(fields, entry.definition.from_table(row[1:]), strict=True)
                 literals = tuple(field.literal(value) for field, value in values)
                 rows.append(EntryRow(bytes(row[0]), literals, tuple(int(ref) for ref in row[1 + len(fields) :])))
             self._insert(fence, rows, lambda part: entries_sql.upsert_entries(fence.database, incoming, part))

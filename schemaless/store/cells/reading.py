@@ -93,6 +93,11 @@ class Source:
 PRIMARY: Final = Source("primary")
 
 
+def _source(read_from: ReadFrom) -> Source:
+    # One object for all reads from primaries, since it never changes and every get would create one.
+    return PRIMARY if read_from == "primary" else Source(read_from)
+
+
 class Reader:
     """Reads cells of one datastore.
 
@@ -190,7 +195,7 @@ class Reader:
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
         """Read one version; ``key`` must already be validated."""
-        source, row = Source(read_from), key.row_key.bytes
+        source, row = _source(read_from), key.row_key.bytes
         shard = self._shard_of(row)
         wanted = [(row, key.column_name, key.ref_key)]
         rows = self.select(shard, select_cells(self._shards.database(shard), wanted), wanted, PLACE, source)
@@ -202,7 +207,7 @@ class Reader:
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
         """Read the version with the highest ref_key."""
-        source, wanted = Source(read_from), [_pair(row_key, column_name)]
+        source, wanted = _source(read_from), [_pair(row_key, column_name)]
         shard = self._shard_of(wanted[0][0])
         rows = self.select(shard, select_latest(self._shards.database(shard), wanted), wanted, PAIR, source)
         cell = self._live(rows, shard, source)
@@ -214,7 +219,7 @@ class Reader:
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest version of each ``(row_key, column_name)``."""
-        source = Source(read_from)
+        source = _source(read_from)
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
         wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
         for pair in wanted:
@@ -232,7 +237,7 @@ class Reader:
 
     def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
         """Read the latest cell of each column of a row."""
-        source, row = Source(read_from), row_key_bytes(row_key)
+        source, row = _source(read_from), row_key_bytes(row_key)
         shard = self._shard_of(row)
         rows = self.select(shard, select_row(self._shards.database(shard), row), [(row,)], ROW_KEY, source)
         read = (self.cell(stored_row, shard, source=source) for stored_row in rows)
@@ -258,7 +263,7 @@ class Reader:
         below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be an int of 0 or more, or None for all versions, got {limit!r}")
-        source, shard = Source(read_from), self._shard_of(row)
+        source, shard = _source(read_from), self._shard_of(row)
         database = self._shards.database(shard)
         rows = read_versions(
             lambda sql: self.select(shard, sql, [pair], PAIR, source),

@@ -17,8 +17,7 @@ from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.entries import Entries
-from schemaless.store.indexes.entry_changes import Entry, PageWrites, RowState, values_of
-from schemaless.store.indexes.query import values_of as values_in_table
+from schemaless.store.indexes.entry_changes import Entry, PageWrites, RowState, entry_of
 from schemaless.store.indexes.registry import READY, IndexEntry, Registry
 from schemaless.store.indexes.tables import check_tables
 from schemaless.topology.moves import last_move, refuse_beside_moves
@@ -222,9 +221,7 @@ class IndexCheck:
             return "missing"
         if _has_later_ref(entry.refs, expected.refs):
             return "ahead"
-        fields = self._definition.all_fields
-        values = tuple(field.stored(value) for field, value in zip(fields, expected.values, strict=True))
-        return None if values == entry.values else "stale"
+        return None if entry.values == self._definition.stored(expected.values) else "stale"
 
     # Entries against rows
 
@@ -279,9 +276,8 @@ class IndexCheck:
 
     def _expected(self, row: bytes, state: RowState) -> Placed | None:
         """Return the entry that a row should have; None if it should have none."""
-        values = values_of(self._definition, state.parts)
-        shard = self._definition.shard_of(values[0], self._access.shard_count)
-        return None if shard is None else (shard, Entry(row, values, state.refs))
+        shard, entry = entry_of(self._definition, self._access.shard_count, row, state)
+        return None if shard is None else (shard, entry)
 
     def _stored(self, expected: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
         """Read the stored entries of rows, from the shards that they belong to."""
@@ -299,7 +295,7 @@ class IndexCheck:
 
     def _parsed(self, row: Sequence[Any]) -> Entry:
         refs = tuple(int(ref) for ref in row[1 + len(self._definition.all_fields) :])
-        return Entry(bytes(row[0]), values_in_table(self._definition, row[1:]), refs)
+        return Entry(bytes(row[0]), self._definition.from_table(row[1:]), refs)
 
     def _location(self, shard: int) -> int:
         pair = self._entry.follower, shard

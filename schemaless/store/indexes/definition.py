@@ -331,6 +331,15 @@ class Definition:
             values.append(read(found))
         return tuple(values)
 
+    def stored(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return the values of all fields as the table stores them: text is truncated."""
+        return tuple(field.stored(value) for field, value in zip(self.all_fields, values, strict=True))
+
+    def from_table(self, columns: Sequence[Any]) -> tuple[Value, ...]:
+        """Return the values of all fields from columns of the index's table; columns after the fields are ignored."""
+        fields = self.all_fields
+        return tuple(field.from_table(column) for field, column in zip(fields, columns[: len(fields)], strict=True))
+
     @cached_property
     def _readers(self) -> tuple[tuple[str, tuple[str, ...], Callable[[Any], Value]], ...]:
         return tuple((field.column, field.path, field.kind.read) for field in self.all_fields)

@@ -19,7 +19,7 @@ from schemaless.store.cells.sql import select_cells
 from schemaless.store.followers.erasures import ErasureEvent
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.definition import Definition
-from schemaless.store.indexes.entry_changes import Change, Entry, PageWrites, Part, RowState, page_writes, values_of
+from schemaless.store.indexes.entry_changes import Change, Entry, PageWrites, Part, RowState, entry_of, page_writes
 from schemaless.store.indexes.registry import IndexEntry, Registry
 from schemaless.store.indexes.sql import EntryRow
 from schemaless.store.indexes.tables import check_tables
@@ -216,10 +216,9 @@ class Entries:
             found[row].add(place)
         writes = PageWrites()
         for row, (state, _) in self.rows(shard, sorted(found)).items():
-            values = values_of(self.definition, state.parts)
-            home = self.definition.shard_of(values[0], self._shard_count)
+            home, entry = entry_of(self.definition, self._shard_count, row, state)
             if home is not None:
-                writes.upserts.setdefault(home, []).append(Entry(row, values, state.refs))
+                writes.upserts.setdefault(home, []).append(entry)
             for old in found[row] - {home}:
                 writes.deletes.setdefault(old, []).append((row, state.refs))
         if writes.upserts or writes.deletes:
@@ -230,8 +229,7 @@ class Entries:
         homes: dict[bytes, int | None] = {}
         for start in range(0, len(rows), _BODIES_PER_QUERY):
             for row, (state, _) in self.rows(shard, rows[start : start + _BODIES_PER_QUERY]).items():
-                value = values_of(self.definition, state.parts)[0]
-                homes[row] = self.definition.shard_of(value, self._shard_count)
+                homes[row], _ = entry_of(self.definition, self._shard_count, row, state)
         return homes
 
     def places_of(self, rows: Sequence[bytes]) -> list[tuple[bytes, int]]:

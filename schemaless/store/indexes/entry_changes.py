@@ -67,6 +67,13 @@ class PageWrites:
     deletes: dict[int, list[tuple[bytes, tuple[int, ...]]]] = field(default_factory=dict)
 
 
+def entry_of(definition: Definition, shard_count: int, row_key: bytes, state: RowState) -> tuple[int | None, Entry]:
+    """Return the entry that a row should have, and its shard: None if the row should have no entry."""
+    remaining = {column: iter(part) for column, part in state.parts.items()}
+    values = tuple(next(remaining[field.column]) for field in definition.all_fields)
+    return definition.shard_of(values[0], shard_count), Entry(row_key, values, state.refs)
+
+
 def page_writes(
     definition: Definition, shard_count: int, changes: Iterable[Change], rows: Mapping[bytes, RowState]
 ) -> PageWrites:
@@ -94,17 +101,10 @@ def page_writes(
             shards = {definition.shard_of(part[0], shard_count) for part in (now, before)}
             old_shards.setdefault(row_key, set()).update(shard for shard in shards if shard is not None)
     for row_key, state in sorted(rows.items()):
-        values = values_of(definition, state.parts)
-        shard = definition.shard_of(values[0], shard_count)
+        shard, entry = entry_of(definition, shard_count, row_key, state)
         if shard is not None and row_key in changed:
-            writes.upserts.setdefault(shard, []).append(Entry(row_key, values, state.refs))
+            writes.upserts.setdefault(shard, []).append(entry)
         for old_shard in old_shards.get(row_key, set()) - {shard}:
             assert old_shard is not None
             writes.deletes.setdefault(old_shard, []).append((row_key, state.refs))
     return writes
-
-
-def values_of(definition: Definition, parts: Mapping[str, Part]) -> tuple[Value, ...]:
-    """Return the values of all fields, given those of each column."""
-    remaining = {column: iter(part) for column, part in parts.items()}
-    return tuple(next(remaining[field.column]) for field in definition.all_fields)

@@ -234,8 +234,7 @@ class Index:
             return True
         check_tables(shards, self._registry, entry, [shard])
         entries = shards.rows(shard, sql.select_entries(shards.database(shard), entry.layout, shard, [row]))
-        stored = tuple(field.stored(value) for field, value in zip(definition.all_fields, values, strict=True))
-        return bool(entries) and values_of(definition, entries[0][2:]) == stored
+        return bool(entries) and definition.from_table(entries[0][2:]) == definition.stored(values)
 
     def _matches(self, entry: IndexEntry, query: Query, tests: Sequence[bytes]) -> Rows:
         """Read row_key and fields of the entries that satisfy the SQL tests."""
@@ -329,16 +328,10 @@ def _test(definition: Definition, name: str, comparison: str, value: Any) -> Tes
     return Test(field, comparison, None if value is None else field.argument(value))
 
 
-def values_of(definition: Definition, columns: Sequence[Any]) -> tuple[Value, ...]:
-    """Return the values of an entry's fields from a row of its table; columns after the fields are ignored."""
-    fields = definition.all_fields
-    return tuple(field.from_table(column) for field, column in zip(fields, columns[: len(fields)], strict=True))
-
-
 def _cursor(entry: IndexEntry, query: Query, last: Sequence[Any]) -> str:
     values = [
         value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, uuid.UUID) else value
-        for value in values_of(entry.definition, last[1:])[1:]
+        for value in entry.definition.from_table(last[1:])[1:]
     ]
     return json.dumps([entry.number, query.digest, bytes(last[0]).hex(), *values], separators=(",", ":"))
 

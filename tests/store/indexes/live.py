@@ -33,7 +33,6 @@ from schemaless.ops.move.index_tables import IndexMover
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.indexes import sql
 from schemaless.store.indexes.definition import define
-from schemaless.store.indexes.query import values_of
 from schemaless.store.indexes.registry import IndexEntry
 from schemaless.store.internals import internals_of
 from tests.store.followers.child import TIMING
@@ -119,7 +118,7 @@ class LiveIndex(Live):
                 shard, sql.select_entries_after(shards.database(shard), self.entry.layout, after, _AT_ONCE)
             ):
                 after = bytes(rows[-1][0])
-                found |= {_key(bytes(row[0]), *values_of(TRIPS, row[1:])) for row in rows}
+                found |= {_key(bytes(row[0]), *TRIPS.from_table(row[1:])) for row in rows}
             missing += len(expected[shard] - found)
             others += len(found - expected[shard])
         return missing, others
