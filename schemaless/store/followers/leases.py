@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -380,9 +380,11 @@ class Leases:
         if lease.has_work:
             self.backlog.add(lease.pair)
 
-    def resume(self, answers: Callable[[str], bool]) -> None:
-        """End the backoff of shards whose server answers again."""
+    def resume(self, primaries: Iterable[str]) -> None:
+        """End the backoff of shards whose server answers again, or is no longer one of the primaries."""
         tried_s = time.monotonic() - _MIN_FAILED_S
-        for lease in self.held.values():
-            if lease.wait.node is not None and lease.wait.began_s <= tried_s and answers(lease.wait.node):
-                lease.wait.defer(0)
+        if answered := self.rows.take_answered():
+            failed = set(primaries) - answered
+            for wait in (lease.wait for lease in self.held.values()):
+                if wait.node is not None and wait.node not in failed and wait.began_s <= tried_s:
+                    wait.defer(0)

@@ -17,7 +17,7 @@ from schemaless.store.followers.membership import Pair
 from schemaless.store.followers.sql import ParkedRow
 from schemaless.store.followers.states import QUARANTINED
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 
@@ -116,14 +116,10 @@ class FollowerRows:
         self._shards = shards
         self._answered: set[str] = set()
 
-    def back(self) -> Callable[[str], bool] | None:
-        """Return a function that tells whether a server has answered since the last ``back`` or is no longer a primary.
-
-        Return None if no server has answered since then.
-        """
+    def take_answered(self) -> set[str]:
+        """Return the servers that have answered since the last call."""
         answered, self._answered = self._answered, set()
-        servers = {str(cluster.primary) for cluster in self._shards.topology.clusters} if answered else answered
-        return (lambda node: node in answered or node not in servers) if answered else None
+        return answered
 
     def look(self, pairs: Iterable[Pair]) -> Looked:
         """Read the rows of pairs of follower and shard, and the highest added_id of each shard."""
@@ -132,15 +128,13 @@ class FollowerRows:
         def select(part: Sequence[Pair]) -> bytes:
             return sql.select_followers((self._shards.database(shard), shard, name) for name, shard in part)
 
-        def take(rows: Rows) -> None:
-            for shard, name, location, worker, epoch, state, attempts, retry_s, message, moved_at, *rest in rows:
-                at = moved_at.replace(" ", "T")
-                top, last_event, *counts = rest
-                looked.rows[name, shard] = FollowerRow(
-                    location, worker, epoch, state, attempts, retry_s, message, at, top or 0, last_event or 0, *counts
-                )
-
-        self._ask_all(pairs, lambda pair: pair[1], select, take, looked.failed)
+        rows = self._ask_all(pairs, lambda pair: pair[1], select, looked.failed)
+        for shard, name, location, worker, epoch, state, attempts, retry_s, message, moved_at, *rest in rows:
+            at = moved_at.replace(" ", "T")
+            top, last_event, *counts = rest
+            looked.rows[name, shard] = FollowerRow(
+                location, worker, epoch, state, attempts, retry_s, message, at, top or 0, last_event or 0, *counts
+            )
         return looked
 
     def tops(self, shards: Iterable[int]) -> tuple[dict[int, int], dict[int, SchemalessError]]:
@@ -149,17 +143,13 @@ class FollowerRows:
         Returns:
             The highest added_id by shard, and the error of each shard that could not be read.
         """
-        tops: dict[int, int] = {}
         failed: dict[int, SchemalessError] = {}
 
         def select(part: Sequence[int]) -> bytes:
             return sql.select_tops((self._shards.database(shard), shard) for shard in part)
 
-        def take(rows: Rows) -> None:
-            tops.update((shard, top or 0) for shard, top in rows)
-
-        self._ask_all(shards, lambda shard: shard, select, take, failed)
-        return tops, failed
+        rows = self._ask_all(shards, lambda shard: shard, select, failed)
+        return {shard: top or 0 for shard, top in rows}, failed
 
     def claim(self, pair: Pair, worker: str, seen: FollowerRow) -> int | None:
         """Claim a row if its epoch is unchanged; return the new epoch, or None if another worker was faster.
@@ -276,23 +266,24 @@ class FollowerRows:
         items: Iterable[T],
         shard_of: Callable[[T], int],
         select: Callable[[Sequence[T]], bytes],
-        take: Callable[[Rows], None],
         failed: dict[int, SchemalessError],
-    ) -> None:
+    ) -> list[tuple[Any, ...]]:
         """Read items with few statements per server, or one by one where one item makes a statement fail for all."""
+        rows: list[tuple[Any, ...]] = []
         for node, of_node in self._by_node(items, shard_of).items():
             for part in _parts(of_node, _ROWS_PER_READ):
                 try:
-                    take(self._on_node(node, shard_of(part[0]), select(part), Connection.rows))
+                    rows += self._on_node(node, shard_of(part[0]), select(part), Connection.rows)
                     self._answered.add(str(node))
                 except (AccessDenied, DatabaseMissing, Elsewhere):
                     for item in part:
                         try:
-                            take(self._shards.rows(shard_of(item), select([item])))
+                            rows += self._shards.rows(shard_of(item), select([item]))
                         except SchemalessError as error:
                             failed[shard_of(item)] = error
                 except SchemalessError as error:
                     failed.update((shard_of(item), error) for item in part)
+        return rows
 
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""

@@ -139,8 +139,7 @@ class Worker:
         self.discovery.poll_if_due(view)
         if self.ownership.end_quarantines():
             self.schedule.poll_now()
-        if (answers := self.leases.rows.back()) is not None:
-            self.leases.resume(answers)
+        self.leases.resume(str(cluster.primary) for cluster in self._access.shards.topology.clusters)
         with suppress(Interrupted):
             self.dispatcher.run(view, time.monotonic() + max(self.timing.renew_s / 2, self.schedule.pause_s))
         self.checkpoints.write_if_due()
