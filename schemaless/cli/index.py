@@ -346,10 +346,7 @@ def status_json(index: IndexStatus) -> dict[str, Any]:
     }
 
 
-_COLUMNS: Final = (
-    *("rows", "entries", "without_entry", "null_fields", "lagging"),
-    *("missing", "stale", "ahead", "orphan", "repaired"),
-)
+_COLUMNS: Final = tuple(Found(-1).counts)[1:]
 
 
 @index.command()
