@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
 from schemaless.base.keys import check_column_name
@@ -30,7 +31,6 @@ from schemaless.store.indexes.registry import Registry
 from schemaless.store.indexes.row_fetch import RowReader
 from schemaless.topology.model import Topology, check_shard
 from schemaless.topology.shards import Shards
-from schemaless.wire.connection import Check, Rows
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import ServerURL
@@ -148,16 +148,9 @@ class Internals:
             # A single statement about a rare column would examine the whole shard.
             blocks = self.id_blocks(shard, block_rows, after=after, up_to=up_to)
             parts = ((low, high) for low, high, _ in blocks)
-        size, database = PageSize(), self.shards.database(shard)
-
-        def read(sql: bytes, check: Check | None) -> Rows:
-            return self.shards.rows(shard, sql, check=check)
-
-        return (
-            self.reader.stored(row, shard)
-            for low, high in parts
-            for row in Scan(read, database, size, legacy_only, column_name).rows(low, high)
-        )
+        read = partial(self.shards.rows, shard)
+        scan = Scan(read, self.shards.database(shard), PageSize(), legacy_only, column_name)
+        return (self.reader.stored(row, shard) for low, high in parts for row in scan.rows(low, high))
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
         """Convert a complete row of a shard's ``cell`` table into a cell."""

@@ -18,6 +18,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any, Final, NamedTuple
@@ -343,11 +344,8 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:
     """Yield the rows of a window with their bodies, read in pages that fit into memory."""
-    return Scan(
-        lambda sql, check: shards.rows(window.shard, sql, read_from=read_from, check=check),
-        shards.database(window.shard),
-        size,
-    ).rows(window.after, window.up_to)
+    read = partial(shards.rows, window.shard, read_from=read_from)
+    return Scan(read, shards.database(window.shard), size).rows(window.after, window.up_to)
 
 
 def _layout(

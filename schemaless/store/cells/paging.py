@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.store.cells.sql import select_page, select_page_end
-from schemaless.wire.connection import Check, Rows
+from schemaless.wire.connection import Rows
 from schemaless.wire.sql.parts import id_range
 
 MAX_PAGE_CELLS: Final = 1_000
@@ -28,8 +28,8 @@ MAX_PAGE_BYTES: Final = 16 << 20
 Row = tuple[int, bytes, str, int, bytes, str]
 """A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
 
-Read = Callable[[bytes, Check | None], Any]
-"""Function that sends a query, validates the rows with a check, if given, and returns them."""
+Read = Callable[..., Any]
+"""Function that sends a query, validates the rows with a ``check``, if given, and returns them."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,8 @@ class Scan:
         def page(up_to: int | None, max_body_bytes: int) -> Sequence[Row]:
             where = id_range(after, up_to, self.legacy_only, self.column_name)
             rows: Sequence[Row] = self.read(
-                select_page(self.database, where, cells, max_body_bytes), lambda rows: self._check(rows, after, up_to)
+                select_page(self.database, where, cells, max_body_bytes),
+                check=lambda rows: self._check(rows, after, up_to),
             )
             return rows
 
@@ -82,7 +83,7 @@ class Scan:
             if None not in [row[4] for row in rows]:
                 break
             where = id_range(after, up_to, self.legacy_only, self.column_name)
-            last, count, examined = self.read(select_page_end(self.database, where, cells, _PAGE_BYTES), None)[0]
+            last, count, examined = self.read(select_page_end(self.database, where, cells, _PAGE_BYTES))[0]
             rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
             more = count < examined or examined == cells
             if rows:  # if empty, the cells were erased between the two statements
