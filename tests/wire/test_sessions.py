@@ -13,6 +13,7 @@ import pytest
 import schemaless
 from schemaless.testing.servers import private_servers
 from schemaless.wire import session as connect
+from schemaless.wire.driver import DriverConnection
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 from tests.faults.proxy import Proxy
@@ -153,13 +154,12 @@ def test_a_read_only_default_is_refused_and_named(server, account, set_globally,
 def test_a_session_variable_that_does_not_keep_its_value_is_named(server, monkeypatch, flavour, name):
     """A proxy may acknowledge a SET without executing it; the value read back decides."""
     name = name if name != "isolation" else {"mariadb": "tx_isolation"}.get(flavour, "transaction_isolation")
-    execute = pymysql.cursors.Cursor.execute
+    send = DriverConnection.send
 
-    def pretend(cursor: Any, query: Any, args: Any = None) -> int:
-        query = query.replace(b"@@session." + name.encode(), b"'something else'") if isinstance(query, bytes) else query
-        return execute(cursor, query, args)
+    def pretend(raw: DriverConnection, sql: bytes) -> None:
+        send(raw, sql.replace(b"@@session." + name.encode(), b"'something else'"))
 
-    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", pretend)
+    monkeypatch.setattr(DriverConnection, "send", pretend)
     parsed = parse_url(server)
     with (
         contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool,
