@@ -139,8 +139,7 @@ PATCHED = {
     ("tests/wire/test_driver.py", "_current_timeout"): "PyMySQL's: a connection is made of a pair of sockets",
     ("tests/wire/test_driver.py", "_rfile"): "PyMySQL's: the same",
     ("tests/wire/test_driver.py", "_sock"): "PyMySQL's: the same",
-    ("tests/wire/test_pool.py", "_execute_command"): "PyMySQL's: what tracers of applications wrap",
-    ("tests/wire/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
+    ("tests/wire/test_pool.py", "_execute_command"): "PyMySQL's: a statement that the driver fails to send",
     ("tests/wire/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
 }
 """Private names that tests put something in the place of, and why that is so."""

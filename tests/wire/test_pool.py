@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import errno
 import os
 import threading
 import types
@@ -292,54 +291,12 @@ def test_only_an_error_of_the_server_ends_a_reply(pool, monkeypatch, raised, bus
         raise raised
 
     pool.run(lambda connection: connection.rows(b"SELECT 1"))
-    by_the_driver = types.FunctionType(give_up.__code__, {"__name__": "pymysql"}, closure=give_up.__closure__)
-    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", by_the_driver)
+    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", give_up)
     with pytest.raises(ServerError), pool.connection() as connection:
         connection.rows(b"SELECT 2")
 
     assert connection.busy == busy
     assert (connection in pool.idle) != busy
-
-
-@pytest.mark.mysql
-@pytest.mark.twice
-def test_frames_of_a_tracer_are_not_taken_for_the_application(pool, monkeypatch):
-    """Application tracers wrap the driver's calls; driver errors are recognized despite their frames."""
-    send, seen = pymysql.connections.Connection._execute_command, []
-
-    def traced(raw: pymysql.connections.Connection, command: int, query: bytes) -> None:
-        seen.append(query)
-        send(raw, command, query)
-
-    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", traced)
-    with pytest.raises(DatabaseMissing):
-        pool.run(lambda connection: connection.rows(b"SELECT * FROM nowhere.nothing"))
-    assert pool.run(lambda connection: connection_id(connection) == connection_id(connection))
-    assert len(seen) >= 3
-
-
-@pytest.mark.mysql
-@pytest.mark.twice
-@pytest.mark.parametrize("module", ["gevent._socket3", "eventlet.greenio.base"])
-def test_a_lost_connection_is_recognized_with_other_socket_libraries(pool, module):
-    """Gevent and eventlet replace Python's sockets."""
-
-    def read(number_of_bytes: int) -> bytes:
-        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-
-    def lose(connection) -> int:
-        seen.append(connection_id(connection))
-        if len(seen) == 1:
-            connection._raw._rfile = types.SimpleNamespace(
-                read=types.FunctionType(read.__code__, {**globals(), "__name__": module, "__builtins__": __builtins__}),
-                close=connection._raw._rfile.close,
-            )
-        return connection_id(connection)
-
-    seen: list[int] = []
-
-    assert pool.run(lose) == seen[-1]
-    assert len(seen) == 2
 
 
 @pytest.mark.mysql
