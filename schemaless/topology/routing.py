@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
@@ -27,11 +27,18 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 
-if TYPE_CHECKING:
-    from schemaless.topology.router import Router
-
 _CATALOG_POOL: Final = PoolOptions(1.0, 2.0, 2.0, 2)
 """Short timeouts, because a call waits for the catalog after an error, or because a routing refresh was due."""
+
+
+class Refresher(Protocol):
+    """What reads the catalog after an error under a routing: the ``Router``."""
+
+    def moved(self, routing: Routing, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
+        """Find out whether a shard has moved; see ``wire.attempts.Route``."""
+
+    def confirm(self, node: Node, shard: int) -> None:
+        """Check that the catalog could be read; see ``wire.attempts.Route``."""
 
 
 class Routing:
@@ -53,7 +60,7 @@ class Routing:
         self,
         topology: Topology,
         token: bytes | None,
-        router: Router,
+        router: Refresher,
         before: Routing | None = None,
         replaced: Node | None = None,
     ) -> None:
