@@ -15,7 +15,7 @@ help:
 	@echo 'make demo    the whole story on 7,134 real documents, on two private MySQL servers'
 	@echo '             (DATA=file.ndjson and ROW_KEY=field: on your own)'
 	@echo 'make test    lint and the tests, in five minutes on two cores (ARGS=... goes to pytest)'
-	@echo 'make test-all  every test with and without the [fast] extra on MySQL and MariaDB, long matrices,'
+	@echo 'make test-all  every test with [fast] on MySQL and without it on MariaDB, long matrices,'
 	@echo '             the native extension on each CPython, the oldest dependencies'
 	@echo 'make test-native  the native extension and its tests on each CPython found here, 3.11 to 3.14'
 	@echo 'make test-floors  codecs, cells and connections with the oldest supported dependencies'

@@ -134,9 +134,11 @@ def test_the_page_is_self_contained(tmp_path, capsys):
     assert run(["bench", "codecs", str(path), *FEW, "--out", str(out)]) == 0
 
     page = (out / "index.html").read_text(encoding="utf-8")
+    # A picture names the namespaces of SVG by their addresses, which nothing loads.
+    page = re.sub(r'"data:image/svg\+xml,[^"]+"', '""', page)
     parser = Balanced()
     parser.feed(page)
-    assert (parser.open, parser.loads) == ([], [])
+    assert (parser.open, [load for load in parser.loads if load]) == ([], [])
     assert "<script" not in page
     assert "http" not in page
     assert "&lt;b&gt;&amp;" in page

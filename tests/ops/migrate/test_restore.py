@@ -442,7 +442,7 @@ def test_restore_beside_an_active_restore_is_refused(fresh_store, before, migrat
     migrate(migrate_store, tmp_path)
     job, run, _ = held(migrate_store, tmp_path, eventually)
     job_store = JobStore(migrate_store)
-    goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or abort it"
+    goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or end it with"
     with pytest.raises(JobConflict, match=goes_on):
         restore(migrate_store, [tmp_path], [1])
     with pytest.raises(JobConflict, match=goes_on):

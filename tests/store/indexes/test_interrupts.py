@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless.store.internals import internals_of
-from tests.faults.interrupts import RAISED, interrupted_at
+from tests.faults.interrupts import ARRIVING, RAISED, interrupted_at
 from tests.faults.kinds import ONE_KIND
 from tests.store.indexes.test_indexes import CLIENT, trip
 
@@ -20,11 +20,7 @@ pytestmark = [
 ]
 
 
-# Parsing a field's value takes a ValueError to mean that the value does not fit.
-CLASSES = [kind for kind in RAISED if kind is not ValueError]
-
-
-def test_an_exception_at_any_line_of_a_query_arrives_and_leaves_the_pools_sound(kept, fresh_store, new_row):
+def test_an_exception_at_any_line_of_a_query_leaves_the_pools_sound(kept, fresh_store, new_row):
     """The query reads from two servers at once; every 23rd line is interrupted, by one class after the other."""
     rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(12)]
     fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, trip(1 + n)) for n, row in enumerate(rows)])
@@ -41,11 +37,12 @@ def test_an_exception_at_any_line_of_a_query_arrives_and_leaves_the_pools_sound(
     assert [row_key for row_key, _ in expected] == rows
     interrupts = 0
     for line in itertools.count(1, 23):
-        arrived = interrupted_at(line, CLASSES[interrupts % len(CLASSES)], found)
+        raised = RAISED[interrupts % len(RAISED)]
+        arrived = interrupted_at(line, raised, found)
         if arrived is None:
             break
         interrupts += 1
-        assert arrived, f"the exception at line {line} was swallowed or replaced"
+        assert arrived or raised not in ARRIVING, f"the exception at line {line} was swallowed or replaced"
         assert [pool.slots.free() for pool in pools] == [pool.options.pool_size for pool in pools]
         assert not [connection for pool in pools for connection in pool.idle if connection.busy]
         assert found() == expected
