@@ -6,12 +6,14 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemaless.base.events import only
+from schemaless.bench.logbooks import fetch
 from schemaless.cell import Cell
 from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
@@ -84,7 +86,11 @@ def _steps(
     local_servers.down(folder, delete=True, report=note)
     leaves(f"{folder} may contain servers without data")
     _step(f"1. two private {flavour} servers in {folder}")
-    servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
+    with ThreadPoolExecutor(1) as background:
+        fetched = background.submit(fetch, report=note) if data is None else None
+        servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
+    if fetched is not None:
+        fetched.result()
     out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, without root or Docker")
 
     leaves(f"the servers in {folder} are running, with an incomplete datastore")
