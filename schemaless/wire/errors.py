@@ -138,9 +138,11 @@ def is_drivers(error: BaseException) -> bool:
     """Return True if an exception's class is one that a driver raises or passes on.
 
     An exception that a signal handler raises while the driver waits is told from the driver's by its class only: one of
-    Python's own classes counts as a failure of the connection.
+    Python's own classes counts as a failure of the connection. A MemoryError is this process's own.
     """
-    return isinstance(error, Exception) and type(error).__module__.partition(".")[0] in _DRIVER_MODULES
+    if not isinstance(error, Exception) or isinstance(error, MemoryError):
+        return False
+    return type(error).__module__.partition(".")[0] in _DRIVER_MODULES
 
 
 def is_servers(error: BaseException) -> bool:

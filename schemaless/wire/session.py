@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, COMMAND
 
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.wire.driver import DriverConnection
@@ -165,7 +165,11 @@ def close(raw: DriverConnection, *, idle: bool) -> None:
     """
     try:
         if idle and raw.open:
-            raw.close()
+            # PyMySQL's close() would ignore an exception of a signal handler.
+            raw._execute_command(COMMAND.COM_QUIT, b"")  # noqa: SLF001
+    except Exception as error:
+        if not is_drivers(error):
+            raise
     finally:
         raw._force_close()  # noqa: SLF001
 

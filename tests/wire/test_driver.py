@@ -14,13 +14,18 @@ import pytest
 from pymysql.constants import FIELD_TYPE
 
 from schemaless.errors import ServerTimeout, WrongReply
-from schemaless.wire import driver
+from schemaless.wire import driver, session
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost, ReplyTimedOut
 from schemaless.wire.replies import PARSER, REFERENCE
 from schemaless.wire.session import SQL_MODE, Facts
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+
+class Deadline(Exception):
+    """What an application's signal handler raises."""
+
 
 ALL_TYPES = (
     "SELECT NULL, 1, -1, 18446744073709551615, 1.5, 1.25e0, '', 'é漢😀', x'00FF27', _binary'text', b'101', "
@@ -248,3 +253,19 @@ def test_a_query_is_sent_before_its_rows_are_read(answering):
         with pytest.raises(ConnectionLost):
             rows()
         assert connection.busy
+
+
+@pytest.mark.parametrize("raised", [Deadline, MemoryError])
+def test_an_exception_of_a_handler_while_an_idle_connection_closes_arrives(pool, monkeypatch, raised):
+    """Also one that strikes while the server is told of the end: the socket is closed, and nothing is swallowed."""
+    with pool.connection() as connection:
+        raw = connection._raw
+
+    def strike(*arguments: object) -> None:
+        raise raised("time is up")
+
+    monkeypatch.setattr(raw, "_write_bytes", strike)
+    with pytest.raises(raised):
+        session.close(raw, idle=True)
+
+    assert not raw.open
