@@ -264,7 +264,7 @@ def test_an_exception_of_a_handler_while_an_idle_connection_closes_arrives(pool,
     def strike(*arguments: object) -> None:
         raise raised("time is up")
 
-    monkeypatch.setattr(raw, "_write_bytes", strike)
+    monkeypatch.setattr(raw._sock, "sendall", strike)
     with pytest.raises(raised):
         session.close(raw, idle=True)
 
