@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ class HandlerContext:
         lease.stop()
 
 
-class Handler:
+class Handler(ABC):
     """Handles the cells of a follower.
 
     Attributes:
@@ -135,6 +136,7 @@ class Handler:
         """
         return False
 
+    @abstractmethod
     def handle(self, context: HandlerContext, lease: Lease, cells: Sequence[StoredCell]) -> bool:
         """Handle cells in order; return True if all of them were handled.
 
@@ -144,8 +146,8 @@ class Handler:
         Raises:
             SchemalessError: a server failed; the shard backs off.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
         """Remove what was derived from cells that were erased after they were handled; return True if that was done.
 
@@ -155,7 +157,6 @@ class Handler:
         Raises:
             SchemalessError: a server failed; the events are delivered again.
         """
-        raise NotImplementedError
 
-    def replay(self, context: HandlerContext, lease: Lease) -> None:
+    def replay(self, context: HandlerContext, lease: Lease) -> None:  # noqa: B027 - only triggers park cells
         """Handle the parked cells that are to be tried again."""
