@@ -139,7 +139,7 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
         makers |= _with_schema(root)
     for name in SERIALIZER_NAMES:
         yield _made(name, makers[name]) if name in makers else Unfit(name, "too deeply nested for a schema")
-    for serializer in SERIALIZERS:
+    for serializer in SERIALIZERS.values():
         if not ENGINE.serializers[serializer.id].native:
             yield Absentee(f"store {serializer.name}", "./rust", "its native extension is not installed")
         else:
@@ -171,7 +171,7 @@ def compressors() -> Iterator[Compressor | Absentee]:
     }
     for name in COMPRESSOR_NAMES:
         yield _made(name, makers[name])
-    for compressor in COMPRESSORS:
+    for compressor in COMPRESSORS.values():
         yield store_compressor(compressor.name, Codec(MSGPACK, compressor, compressor.level))
 
 

@@ -214,7 +214,7 @@ class Benchmark:
 
     def _trained(self, serializer: Serializer) -> Iterator[_Pair]:
         """Yield the serializer combined with zstd dictionaries, or record why they cannot be trained."""
-        (kind,) = (kind for kind in SERIALIZERS if serializer.name == f"store {kind.name}")
+        (kind,) = (kind for kind in SERIALIZERS.values() if serializer.name == f"store {kind.name}")
         try:
             folds = dictionaries.compressors(kind, self._corpus.documents, self._corpus.rows, self._folds)
         except InvalidInput as refusal:

@@ -214,8 +214,9 @@ def _article_row(figures: Figures) -> list[float]:
 
 
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
+    stores = [f"store {serializer.name}" for serializer in SERIALIZERS.values()]
     for option, given, known in (
-        ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {serializer.name}" for serializer in SERIALIZERS))),
+        ("--serializer", serializers, (*SERIALIZER_NAMES, *stores)),
         ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:

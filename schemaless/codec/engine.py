@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.codec.compressors import Compressor
 from schemaless.codec.fast import IS_WANTED
 from schemaless.codec.json_text import JSONText
 from schemaless.codec.messagepack import MessagePack
 from schemaless.codec.packed import Packed
-from schemaless.codec.registry import COMPRESSORS, SERIALIZERS
+from schemaless.codec.registry import COMPRESSORS
 from schemaless.codec.serializers import Serializer
-
-_One = TypeVar("_One", bound=Serializer)
 
 
 class Engine:
@@ -31,16 +29,11 @@ class Engine:
 
     def __init__(self, *, fast: bool) -> None:
         self.fast = fast
-        self.serializers: dict[int, Serializer] = {kind.id: kind(fast=fast) for kind in SERIALIZERS}
-        self.compressors: dict[int, Compressor] = {kind.id: kind(fast=fast) for kind in COMPRESSORS}
-        self.json: JSONText = self._only(JSONText)
-        self.msgpack: MessagePack = self._only(MessagePack)
-        self.packed: Packed = self._only(Packed)
-
-    def _only(self, kind: type[_One]) -> _One:
-        serializer = self.serializers[kind.id]
-        assert isinstance(serializer, kind)
-        return serializer
+        self.json: JSONText = JSONText(fast=fast)
+        self.msgpack: MessagePack = MessagePack(fast=fast)
+        self.packed: Packed = Packed(fast=fast)
+        self.serializers: dict[int, Serializer] = {kind.id: kind for kind in (self.json, self.msgpack, self.packed)}
+        self.compressors: dict[int, Compressor] = {number: kind(fast=fast) for number, kind in COMPRESSORS.items()}
 
 
 REFERENCE: Final = Engine(fast=False)

@@ -36,7 +36,7 @@ ERASED: Final = "erased"
 _HEADERS: Final = tuple(bytes((MARK, format_byte)) for format_byte in range(256))
 _HEADER_CHECKSUMS: Final = tuple(map(zlib.crc32, _HEADERS))
 _KNOWN_FORMATS: Final = frozenset(
-    serializer.id << 4 | compressor.id for serializer in SERIALIZERS for compressor in COMPRESSORS
+    serializer << 4 | compressor for serializer in SERIALIZERS for compressor in COMPRESSORS
 )
 
 

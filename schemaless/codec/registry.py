@@ -1,13 +1,12 @@
 """Registry of serializers and compressors, by stored id and by name, and of the codecs that combine them.
 
-To add one, write its class and register it here. ``engine`` instantiates it; ``envelope`` and ``recode`` look it up.
+To add one, write its class and add it here, a serializer in ``engine`` too; ``envelope`` and ``recode`` look it up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from schemaless.codec.compressors import Compressor, Uncompressed, Zlib, Zstd
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
@@ -17,59 +16,19 @@ from schemaless.codec.packed import Packed
 from schemaless.codec.serializers import Serializer
 from schemaless.errors import InvalidInput, UnknownCodec
 
-RESERVED_ID: Final = 15
-"""Id reserved for an extended header, which no version writes yet."""
-
 COMPRESS_MIN_BYTES: Final = 64
 """Minimum payload size for compression, in bytes. zlib adds 6 bytes, and short payloads have no repetition to use."""
 
 
-_Kind = TypeVar("_Kind", type[Serializer], type[Compressor])
+# stored; ids are never renumbered or given to another class, and 15 is reserved for an extended header
+SERIALIZERS: Final[dict[int, type[Serializer]]] = {kind.id: kind for kind in (JSONText, MessagePack, Packed)}
+"""Serializers by id."""
 
+COMPRESSORS: Final[dict[int, type[Compressor]]] = {kind.id: kind for kind in (Uncompressed, Zlib, Zstd)}
+"""Compressors by id."""
 
-class Registry(Generic[_Kind]):
-    """Serializer or compressor classes by id and by name."""
-
-    def __init__(self, noun: str) -> None:
-        self._noun = noun
-        self._by_id: dict[int, _Kind] = {}
-        self._by_name: dict[str, _Kind] = {}
-
-    def add(self, kind: _Kind) -> _Kind:
-        """Register ``kind`` and return it.
-
-        Raises:
-            ValueError: the id or name is taken, or the id is not 0 to 14.
-        """
-        if not 0 <= kind.id < RESERVED_ID:
-            raise ValueError(f"{self._noun} {kind.name!r} has id {kind.id}; ids are 0 to {RESERVED_ID - 1}")
-        if kind.id in self._by_id:
-            raise ValueError(
-                f"{self._noun} id {kind.id} is {self._by_id[kind.id].name!r}; {kind.name!r} cannot have it"
-            )
-        if kind.name in self._by_name:
-            raise ValueError(f"{self._noun} {kind.name!r} exists already, under id {self._by_name[kind.name].id}")
-        self._by_id[kind.id] = kind
-        self._by_name[kind.name] = kind
-        return kind
-
-    def get(self, kind_id: int) -> _Kind | None:
-        """Return the class registered under an id, or None."""
-        return self._by_id.get(kind_id)
-
-    def __iter__(self) -> Iterator[_Kind]:
-        return iter(self._by_id.values())
-
-
-SERIALIZERS: Final = Registry[type[Serializer]]("serializer")
-COMPRESSORS: Final = Registry[type[Compressor]]("compressor")
-
-JSON: Final = SERIALIZERS.add(JSONText)
-MSGPACK: Final = SERIALIZERS.add(MessagePack)
-PACKED: Final = SERIALIZERS.add(Packed)
-NONE: Final = COMPRESSORS.add(Uncompressed)
-ZLIB: Final = COMPRESSORS.add(Zlib)
-ZSTD: Final = COMPRESSORS.add(Zstd)
+JSON, MSGPACK, PACKED = JSONText, MessagePack, Packed
+NONE, ZLIB, ZSTD = Uncompressed, Zlib, Zstd
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +105,8 @@ _CODECS: Final = {
         DEFAULT,
         *(
             Codec(serializer, compressor, compressor.level)
-            for serializer in sorted(SERIALIZERS, key=lambda kind: kind is not DEFAULT.serializer)
-            for compressor in COMPRESSORS
+            for serializer in sorted(SERIALIZERS.values(), key=lambda kind: kind is not DEFAULT.serializer)
+            for compressor in COMPRESSORS.values()
         ),
         LEGACY,
     )

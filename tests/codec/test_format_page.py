@@ -82,7 +82,7 @@ def test_id_tables_on_the_page_are_the_registry() -> None:
     """Each serializer and compressor stands on the page under its id, and nothing else does."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE))
 
-    assert rows == {kind.name: str(kind.id) for kind in (*SERIALIZERS, *COMPRESSORS)}
+    assert rows == {kind.name: str(kind.id) for kind in (*SERIALIZERS.values(), *COMPRESSORS.values())}
 
 
 def test_format_bytes_on_the_page_name_their_codecs() -> None:

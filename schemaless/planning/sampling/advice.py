@@ -203,7 +203,7 @@ def _advise(
 ) -> ColumnAdvice:
     notes: list[str] = []
     trainings: list[Training] = []
-    for serializer in filter(_is_tried, SERIALIZERS):
+    for serializer in filter(_is_tried, SERIALIZERS.values()):
         listener(Step(f"training a dictionary for {column_name}"))
         try:
             trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
@@ -269,7 +269,7 @@ def _codecs(trainings: Iterable[Training]) -> list[Codec]:
     """Return every codec for new cells, with several compression levels and with the trained dictionaries."""
     names = set(codec_names())
     codecs = []
-    for serializer in filter(_is_tried, SERIALIZERS):
+    for serializer in filter(_is_tried, SERIALIZERS.values()):
         of_serializer = [Codec(serializer, NONE)]
         of_serializer += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
         of_serializer += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
