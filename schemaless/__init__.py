@@ -5,14 +5,16 @@
     store = schemaless.connect("mysql://app@db-1:3306/mezzanine")
     store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
 
-These are the public names; everything else may change between versions. Each is imported on first use, so that
-commands that need no server start without importing SQLAlchemy.
+These are the public names, besides ``__version__``; everything else may change between versions. Each is imported on
+first use, so that commands that need no server start without importing SQLAlchemy.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from schemaless.base.keys import new_key
     from schemaless.cell import (
         Cell,
         CellKey,
@@ -95,6 +97,8 @@ if TYPE_CHECKING:
     from schemaless.store.opening import connect
     from schemaless.store.triggers.declaration import Call, Trigger, trigger
     from schemaless.topology.shards import FeedFrom, ReadFrom
+
+    __version__: str
 
 __all__ = [
     "AccessDenied",
@@ -179,10 +183,12 @@ __all__ = [
     "WrongReply",
     "connect",
     "create",
+    "new_key",
     "trigger",
 ]
 
 _HOMES = {
+    "schemaless.base.keys": ("new_key",),
     "schemaless.cell": (
         "Cell",
         "CellKey",
@@ -212,9 +218,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 if not TYPE_CHECKING:  # type checkers use the imports above; with __getattr__ they would accept any name
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__:
+        if name == "__version__":
+            value = version("schemaless-store")
+        elif name not in __all__:
             raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
-        value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
+        else:
+            value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
         globals()[name] = value
         return value
 

@@ -15,8 +15,9 @@ MAX_BODY_BYTES: Final = (1 << 24) - 1
 """Maximum size of an encoded body: 16 MiB - 1, the capacity of a MEDIUMBLOB."""
 
 JSONDocument = Any
-"""A JSON document: dict with str keys, list, str, int, float, bool or None. ``Any``, because type hints cannot express
-it."""
+"""A JSON document: a dict with str keys, a list, str, int, float, bool or None, and so on inside dicts and lists. Type
+checkers accept any value, because such a type would make ``cell.body["fare"]["total"]`` an error; calls check the value
+and name the path to what is not JSON."""
 
 TOMBSTONE_HEAD: Final = b"\xc1\xf0"
 TOMBSTONE_BYTES: Final = 14

@@ -6,11 +6,13 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import time
 import uuid
 from datetime import UTC, datetime
 
 import pytest
 
+import schemaless
 from schemaless.cell import Cell, StaleCell
 
 pytestmark = pytest.mark.once
@@ -40,3 +42,16 @@ def test_a_cell_does_not_change():
         with pytest.raises(dataclasses.FrozenInstanceError):
             delattr(cell, name)
     assert not hasattr(cell, "__dict__")
+
+
+def test_new_keys_are_uuids_of_version_7_in_the_order_of_their_creation():
+    """The first 48 bits are the time; keys of one millisecond differ in the others."""
+    before = time.time_ns() // 1_000_000
+    keys = [schemaless.new_key() for _ in range(1_000)]
+
+    assert len(set(keys)) == len(keys)
+    assert {(key.version, key.variant) for key in keys} == {(7, uuid.RFC_4122)}
+    times = [key.int >> 80 for key in keys]
+    assert before <= times[0]
+    assert times == sorted(times)
+    assert times[-1] <= time.time_ns() // 1_000_000

@@ -23,7 +23,7 @@ from tests.test_docs import PAGES, ROOT, relative
 pytestmark = pytest.mark.once
 
 TUTORIALS = sorted(ROOT.glob("docs/tutorial-*.md"))
-BEFORE_THE_SUITE = ("make install", ". .venv/bin/activate", "schemaless local ")
+BEFORE_THE_SUITE = ("make install", "python3 -m venv", "pip install", ". .venv/bin/activate", "schemaless local ")
 """What has been done where the suite runs: the package is installed, and a private server of its own is there."""
 OF_THE_README = "mysql://app@db-1:3306/mezzanine"
 PROMPT = re.compile(r"^(?:\$ )?(?=(?:\w+=\S* )?schemaless )")

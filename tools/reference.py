@@ -34,7 +34,18 @@ SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 GROUPS = {
     "Opening": ("connect", "create", "Limits", "ReadFrom"),
     "Datastore": ("Datastore",),
-    "Cells": ("NewCell", "Cell", "CellKey", "Put", "Page", "NewStoredCell", "StoredCell", "RowKey", "JSONDocument"),
+    "Cells": (
+        "new_key",
+        "NewCell",
+        "Cell",
+        "CellKey",
+        "Put",
+        "Page",
+        "NewStoredCell",
+        "StoredCell",
+        "RowKey",
+        "JSONDocument",
+    ),
     "Triggers": ("trigger", "Trigger", "Call"),
 }
 OPENED = ("Datastore", "AsyncDatastore", "AsyncIndex")
@@ -129,7 +140,7 @@ def members(owner: type) -> Iterator[str]:
 
 def alias(name: str) -> str:
     """Return a type alias with the text below it in its module."""
-    pattern = re.compile(rf'^{name} = (.*)\n(?:"""(.*)""")?', re.MULTILINE)
+    pattern = re.compile(rf'^{name} = (.*)\n(?:"""((?:.|\n)*?)""")?', re.MULTILINE)
     sources = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "schemaless").glob("**/*.py")))
     found = next(match for source in sources if (match := pattern.search(source)))
     return f"```py\n{name} = {found[1]}\n```\n" + (f"\n{markdown(found[2])}\n" if found[2] else "")
@@ -142,7 +153,7 @@ def name_of(name: str, module: Any = schemaless) -> Iterator[str]:
     if inspect.isfunction(value):
         yield signature(name, value)
         yield from described(value.__doc__ or "")
-    elif inspect.isclass(value):
+    elif inspect.isclass(value) and value is not Any:
         if name not in OPENED:
             yield signature(name, value)
         yield from described(value.__doc__ or "")

@@ -51,7 +51,7 @@ def _iterator(
     name = method.__name__
 
     def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        return SteppedIterator(self._runtime, getattr(self._blocking, name)(*args, **kwargs))
+        return SteppedIterator(self._runtime, getattr(self._blocking, name)(*args, **kwargs), name)
 
     signature = inspect.signature(method)
     made: Any = _like(method, call)
@@ -74,10 +74,17 @@ class SteppedIterator(AsyncIterator[T], Generic[T]):
     failure would look like the end of the data.
     """
 
-    def __init__(self, runtime: EventLoop, items: Iterator[T]) -> None:
+    def __init__(self, runtime: EventLoop, items: Iterator[T], name: str) -> None:
         self._runtime = runtime
         self._items = items
+        self._name = name
         self._broken: str | None = None
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(
+            f"{self._name}() returns an asynchronous iterator, which cannot be awaited; use 'async for item in "
+            f"store.{self._name}(...)', or '[item async for item in store.{self._name}(...)]' for a list"
+        )
 
     async def __anext__(self) -> T:
         if self._broken is not None:
@@ -179,7 +186,7 @@ class AsyncDatastore(_Async[Datastore]):
         Returns:
             An asynchronous iterator of ``pyarrow.RecordBatch``; it checks the arguments when the iteration begins.
         """
-        return SteppedIterator(self._runtime, each_batch(self._internals, column, fields, since, shards))
+        return SteppedIterator(self._runtime, each_batch(self._internals, column, fields, since, shards), "arrow")
 
     scan_shard = _iterator(Datastore.scan_shard)
 

@@ -10,7 +10,7 @@ from schemaless.wire.secret import Secret
 
 
 async def connect(
-    url: str,
+    url: str | None = None,
     *,
     connect_timeout_s: float | None = None,
     read_timeout_s: float | None = None,
@@ -27,7 +27,7 @@ async def connect(
     Returns:
         An open datastore: an asynchronous context manager.
     """
-    address = Secret(url)
+    address = None if url is None else Secret(url)
     del url  # keeps the password out of tracebacks, which may show local variables
     opening = opening_at(
         address,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from schemaless.cell import Cell, NewStoredCell
+from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
 from schemaless.codec.envelope import describe_body
@@ -16,6 +16,8 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -37,18 +39,21 @@ def cell() -> None:
     """
 
 
+_as_option = codec_option(
+    "--as",
+    legacy=True,
+    default=None,
+    help_text="The codec to store the body in.  [default: the column's codec, msgpack+zlib for most]",
+)
+
+
 @cell.command()
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int)
 @click.argument("body", default="-")
 @url_option
-@codec_option(
-    "--as",
-    legacy=True,
-    default=None,
-    help_text="The codec to store the body in.  [default: the column's codec, msgpack+zlib for most]",
-)
+@_as_option
 @json_option
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
@@ -62,6 +67,45 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
           '{"fare": {"total": 12.5}}'
       schemaless cell put uuid5:N14228 LOG 13 - < log.json
     """
+    text = _json_text_of(body)
+    with open_store(url) as store:
+        try:
+            new = NewStoredCell(row_key_of(row_key), column, ref_key, _encoded(store, column, text, codec))
+            (done,) = store.put_stored_cells([new], trusted=True)
+        except BatchError as batch_error:
+            raise next(iter(batch_error.causes.values())) from None
+        _print_put(done, store.shard_of(done.key.row_key), as_json)
+
+
+@cell.command()
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("body", default="-")
+@url_option
+@_as_option
+@json_option
+def append(row_key: str, column: str, body: str, url: str, codec: str | None, as_json: bool) -> None:
+    """Write the next version of a document.
+
+    Its REF_KEY is the highest one plus 1, or 1 for the first version.
+
+    BODY is JSON text, or - for standard input. Running the command twice writes two versions; 'schemaless cell put' can
+    be repeated.
+
+    \b
+    Examples:
+      schemaless cell append uuid5:N14228 STATUS '{"status": "grounded"}'
+      schemaless cell append uuid5:N14228 LOG - < log.json
+    """
+    text = _json_text_of(body)
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        shard = store.shard_of(row)
+        done = internals_of(store).cells.append_on_shard(shard, row, column, _encoded(store, column, text, codec))
+        _print_put(done, shard, as_json)
+
+
+def _json_text_of(body: str) -> bytes:
     given = sys.stdin.buffer.read(MAX_LINE_BYTES + 1) if body == "-" else body.encode("utf-8", "surrogateescape")
     text = given.strip()
     try:
@@ -70,15 +114,16 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         read_json(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
-    with open_store(url) as store:
-        chosen = store.codec_for(column) if codec is None else codec_named(codec)
-        stored = text if chosen is LEGACY else recode(text, chosen).body
-        try:
-            new = NewStoredCell(row_key_of(row_key), column, ref_key, stored)
-            (done,) = store.put_stored_cells([new], trusted=True)
-        except BatchError as batch_error:
-            raise next(iter(batch_error.causes.values())) from None
-        shard = store.shard_of(done.key.row_key)
+    return text
+
+
+def _encoded(store: Datastore, column: str, text: bytes, codec: str | None) -> bytes:
+    chosen = store.codec_for(column)
+    chosen = chosen if codec is None else codec_named(codec)
+    return text if chosen is LEGACY else recode(text, chosen).body
+
+
+def _print_put(done: Put, shard: int, as_json: bool) -> None:
     if as_json:
         print_json({**done.key._asdict(), "shard": shard, **facts(done, "added_id", "created")})
         return

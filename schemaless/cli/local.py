@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
 from schemaless.local.group import is_member
+from schemaless.local.replication import session
 from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     bytes_text,
     counted,
+    error,
     facts,
     json_option,
     note,
@@ -220,11 +227,7 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
     """
     states = local_servers.status(folder)
     if number is not None:
-        name = f"server {number}"
-        url = next((state.url for state in states if state.name == name and state.state == "running"), None)
-        if url is None:
-            raise click.UsageError(f"no running {name} in {folder.resolve()}; start it with 'schemaless local up'")
-        click.echo(url)
+        click.echo(_running(states, number, folder).url)
         return 0
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
@@ -256,6 +259,78 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
         elif broken:
             note("'schemaless local up' reconnects replicas to their primaries and members to their group")
     return EXIT_FAILED if stopped or broken or not states else 0
+
+
+def _running(states: list[ServerStatus], number: int, folder: Path) -> ServerStatus:
+    name = f"server {number}"
+    for state in states:
+        if state.name == name and state.state == "running":
+            return state
+    raise click.UsageError(f"no running {name} in {folder.resolve()}; start it with 'schemaless local up'")
+
+
+@local.command()
+@click.argument("number", metavar="[N]", type=click.IntRange(1), default=1)
+@click.option(
+    "-e", "--statement", "statements", multiple=True, metavar="SQL", help="Run a statement and exit; may be repeated."
+)
+@folder_option
+def sql(number: int, statements: tuple[str, ...], folder: Path) -> int:
+    """Open an SQL client on server N, as root.
+
+    Runs the mysql or mariadb program if one is installed. Otherwise, the command itself reads statements, from standard
+    input or a prompt, each up to a semicolon at the end of a line, and prints their rows.
+
+    \b
+    Examples:
+      schemaless local sql
+      schemaless local sql 2 -e 'SHOW DATABASES'
+      schemaless local sql < accounts.sql
+
+    Exit status: 0, or 1 if a statement failed; statements after it were not run, except at a prompt.
+    """
+    server = _running(local_servers.status(folder), number, folder)
+    programs = ("mariadb", "mysql") if server.flavour == "mariadb" else ("mysql", "mariadb")
+    client = next(filter(None, map(shutil.which, programs)), None)
+    if client is not None:
+        arguments = [client, "--no-defaults", "--user=root", f"--socket={server.socket}"]
+        given = [f"--execute={'; '.join(statements)}"] if statements else []
+        os.execv(client, [*arguments, *given])  # noqa: S606 - the user's own client, found on PATH
+    at_a_prompt = not statements and sys.stdin.isatty()
+    with session(server) as opened:
+        for each in statements or _statements_of_input(at_a_prompt):
+            try:
+                columns, rows = opened.table(each)
+            except LocalServerError as refusal:
+                error(str(refusal))
+                if not at_a_prompt:
+                    return EXIT_FAILED
+            else:
+                if columns:
+                    print_table(None, columns, [list(map(_value_text, row)) for row in rows], text_columns=len(columns))
+    return 0
+
+
+def _statements_of_input(at_a_prompt: bool) -> Iterator[str]:
+    lines: list[str] = []
+    if at_a_prompt:
+        import readline  # noqa: F401 - line editing for input()
+    while True:
+        try:
+            lines.append(input("sql> " if not lines else "  -> ") if at_a_prompt else next(sys.stdin))
+        except (EOFError, StopIteration):
+            break
+        if lines[-1].rstrip().endswith(";"):
+            yield "\n".join(lines).rstrip().removesuffix(";")
+            lines.clear()
+    if "".join(lines).strip():
+        yield "\n".join(lines)
+
+
+def _value_text(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
 def _what(state: ServerStatus) -> str:

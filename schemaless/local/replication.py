@@ -16,7 +16,7 @@ from pymysql.cursors import DictCursor
 
 from schemaless.errors import LocalServerError
 from schemaless.local import sql
-from schemaless.local.description import LocalServer
+from schemaless.local.description import LocalServer, ServerStatus
 from schemaless.topology.sql import replicas
 from schemaless.wire.sql import sessions as servers
 
@@ -52,6 +52,19 @@ class Session:
             row = cursor.fetchone()
         return row[0] if row else None
 
+    def table(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run any statement and return its column names and rows; no names if it returns no result set.
+
+        Raises:
+            LocalServerError: the server rejects the statement.
+        """
+        with self._connection.cursor() as cursor:
+            try:
+                cursor.execute(sql)
+            except pymysql.err.MySQLError as problem:
+                raise LocalServerError(" ".join(map(str, problem.args))) from problem
+            return [column[0] for column in cursor.description or ()], list(cursor.fetchall())
+
     def rows(self, sql: bytes) -> list[dict[str, Any]]:
         """Run a query and return its rows as dictionaries by column name."""
         with self._connection.cursor(DictCursor) as cursor:
@@ -64,7 +77,7 @@ class Session:
 
 
 @contextmanager
-def session(server: LocalServer) -> Iterator[Session]:
+def session(server: LocalServer | ServerStatus) -> Iterator[Session]:
     """Open a session on a running server.
 
     Raises:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
+from schemaless.errors import InvalidInput
 from schemaless.store.cells.column_codecs import ColumnSetting, settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.catalog import find_catalog, read_ready
-from schemaless.topology.configuration import configured, datastore_url
+from schemaless.topology.configuration import URL_VARIABLE, configured, datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.routing import CatalogReader
 from schemaless.topology.shards import Shards
@@ -24,7 +26,7 @@ from schemaless.wire.urls import ServerURL
 
 
 def connect(
-    url: str,
+    url: str | None = None,
     *,
     connect_timeout_s: float | None = None,
     read_timeout_s: float | None = None,
@@ -40,9 +42,10 @@ def connect(
         url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
             ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``; or a name from the configuration file, as shown by
             ``schemaless config``. Several servers may be given (``mysql://app@db-1,db-2/mezzanine``, or sockets
-            separated by commas): the first one that has the catalog and accepts writes is used. The same account is
-            used for every server of the datastore. The password is taken from the URL, from ``SCHEMALESS_PASSWORD``, or
-            from the option file given by ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` configure TLS.
+            separated by commas): the first one that has the catalog and accepts writes is used. By default, the URL or
+            name is taken from ``SCHEMALESS_URL``. The same account is used for every server of the datastore. The
+            password is taken from the URL, from ``SCHEMALESS_PASSWORD``, or from the option file given by
+            ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` configure TLS.
         connect_timeout_s: maximum time to establish a connection, in seconds; default 10. For this and the next three
             arguments, None means the configuration file's setting for the name, if there is one, or else the default.
         read_timeout_s: maximum time to wait for a reply, in seconds; default 60. Use a value above the server's
@@ -55,12 +58,13 @@ def connect(
         An open datastore: a context manager, thread-safe and usable after ``fork``.
 
     Raises:
-        InvalidInput: the URL, the name or the configuration is invalid.
+        InvalidInput: the URL, the name or the configuration is invalid, or neither a URL nor ``SCHEMALESS_URL`` is
+            given.
         DatastoreNotFound: the datastore does not exist, or its creation was interrupted.
         TopologyError: the catalog cannot be used by this version.
         ServerError: the catalog's server is unreachable or refuses the connection.
     """
-    address = Secret(url)
+    address = None if url is None else Secret(url)
     del url  # keeps the password out of tracebacks, which may show local variables
     return opening_at(
         address,
@@ -72,15 +76,22 @@ def connect(
     ).open()
 
 
-def opening_at(address: Secret, limits: Limits, **given: float | None) -> Opening:
+def opening_at(address: Secret | None, limits: Limits, **given: float | None) -> Opening:
     """Return what is needed to open the datastore at a URL or configured name; raises as ``connect`` does.
 
     Args:
-        address: the URL, or a name from the configuration file.
+        address: the URL, or a name from the configuration file; None for that in ``SCHEMALESS_URL``.
         limits: limits of a decoded document.
         **given: the fields of ``PoolOptions``; None for the configured or default value.
     """
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if address is None:
+        address = Secret(os.environ.get(URL_VARIABLE, ""))
+        if not address.reveal():
+            raise InvalidInput(
+                f"no datastore is given: pass a URL to connect(), such as mysql://app@db-1:3306/mezzanine, or set "
+                f"{URL_VARIABLE}"
+            )
     if (configuration := configured(address)) is not None:
         address = configuration.url
         options = {**configuration.settings, **options}

@@ -26,6 +26,7 @@ from schemaless.wire.secret import Secret, clear_locals
 from schemaless.wire.urls import ServerURL, parse_url
 
 PATH_VARIABLE: Final = "SCHEMALESS_CONFIG"
+URL_VARIABLE: Final = "SCHEMALESS_URL"
 SETTINGS: Final = ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "pool_size")
 """Settings of a datastore besides its URL; they are keyword arguments of ``connect``."""
 

@@ -63,6 +63,25 @@ def test_many_tasks_share_few_connections(fresh_url: str, new_row: Callable[[], 
     run(main())
 
 
+@pytest.mark.mysql
+def test_connect_takes_the_url_from_the_environment(fresh_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In both clients; without it, the error names the variable. An iterator that is awaited says how it is used."""
+
+    async def main() -> None:
+        async with await schemaless.aio.connect() as store:
+            await store.put_cell(uuid.UUID(int=1), "BASE", 1, {})
+            with pytest.raises(TypeError, match=r"get_versions\(\) returns an asynchronous iterator.*async for"):
+                await store.get_versions(uuid.UUID(int=1), "BASE")  # type: ignore[misc]
+
+    monkeypatch.setenv("SCHEMALESS_URL", fresh_url)
+    asyncio.run(main())
+    with schemaless.connect() as store:
+        assert store.get_cell(uuid.UUID(int=1), "BASE", 1) is not None
+    monkeypatch.setenv("SCHEMALESS_URL", "")
+    with pytest.raises(schemaless.InvalidInput, match="or set SCHEMALESS_URL"):
+        schemaless.connect()
+
+
 @pytest.mark.guarantee("aio-one-loop")
 @pytest.mark.mysql
 @LOOPS

@@ -10,6 +10,8 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.base.keys import row_key_for
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import LEGACY
 from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, document, kept, set_to
 
@@ -46,6 +48,18 @@ def test_put_as_json_says_where_it_went(invoke, store, datastore_url, row):
     assert first.json == expected
     assert second.json == expected | {"created": False}
     assert first.code == second.code == 0
+
+
+def test_append_writes_the_next_version_exactly(invoke, store, datastore_url, row):
+    """The text is stored as it is, with the key that JSON objects may have twice; versions count from 1."""
+    first = invoke("cell", "append", row, "BASE", '{"a": 1, "a": 2}', url=datastore_url)
+    second = invoke("cell", "append", row, "BASE", "-", "--as", "legacy", "--json", url=datastore_url, stdin=b" [2]\n")
+
+    assert first.err.startswith(f"created: cell ({row}, BASE, 1) in shard ")
+    assert (second.code, second.json["ref_key"], second.json["created"]) == (0, 2, True)
+    bodies = [cell.body for cell in store.get_stored_versions(row, "BASE", descending=False)]
+    assert bodies[1] == b"[2]"
+    assert recode(bodies[0], LEGACY).body == b'{"a": 1, "a": 2}'
 
 
 def test_put_reads_standard_input(invoke, store, datastore_url, row):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import socket
 
 import click
 import pytest
 
+import schemaless
 from schemaless.cli import main
 from schemaless.cli.main import _NOUNS, _SECTIONS, cli
 from schemaless.ui.terminal.output import ReadOnlyCommand
@@ -235,6 +237,16 @@ def test_column_name_that_no_cell_can_have_is_exit_2(invoke, admin_url, argument
 
     assert (result.code, result.out) == (2, "")
     assert "column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got" in result.err
+
+
+def test_python_m_schemaless_is_the_command(monkeypatch, capsys):
+    """Both have the version of the package."""
+    monkeypatch.setattr("sys.argv", ["schemaless", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(f"{schemaless.__path__[0]}/__main__.py", run_name="__main__")
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"schemaless, version {schemaless.__version__}\n"
 
 
 def test_traceback_is_accepted_anywhere_and_off_by_default(invoke):
