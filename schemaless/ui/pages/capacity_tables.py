@@ -91,21 +91,20 @@ def comparison_tables(report: CapacityReport) -> list[Table]:
 def _datastores(report: CapacityReport) -> Table:
     totals = datastore_totals(report)
     rows = [
-        [
-            "all" if total.name is None else total.name,
-            estimate_text(total.cells),
-            _bytes_estimate(total.body_bytes),
-            size_text(total.file_bytes, "?"),
-            size_text(total.copies_bytes, "?"),
-            bytes_text(total.bytes_per_day),
-            "unknown" if total.first is None else days_text(total.first),
-            "" if total.first is None or not _finite(total.first) else total.first.disk,
-        ]
+        {
+            "datastore": total.name or "all",
+            "cells": estimate_text(total.cells),
+            "body bytes": _bytes_estimate(total.body_bytes),
+            "files": size_text(total.file_bytes, "?"),
+            "all copies": size_text(total.copies_bytes, "?"),
+            "a day now": bytes_text(total.bytes_per_day),
+            "first disk full in": _known(total.first, days_text, "unknown"),
+            "disk": _known(total.first, _full_disk),
+        }
         for total in totals
     ]
-    columns = ["datastore", "cells", "body bytes", "files", "all copies", "a day now", "first disk full in", "disk"]
     note = "Files: those of one copy. A day now: growth of the files of one copy, averaged over the last few weeks."
-    return Table(DATASTORES, columns, rows if len(totals) > 1 else [], 1, note)
+    return Table.of(DATASTORES, rows if len(totals) > 1 else [], 1, note)
 
 
 def _side_by_side(report: CapacityReport) -> Table:
@@ -135,7 +134,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         of_first("80 %", lambda first: _range(first, 80)),
         of_first("95 %", lambda first: _range(first, 95)),
         of_first("at the constant rate", lambda first: at_rate_text(first.at_rate)),
-        of_first("full first", lambda first: first.disk if _finite(first) else ""),
+        of_first("full first", _full_disk),
     ]
     if any(each.full is not None and each.full.lead_days is not None for each in compared):
         rows.append(row("order by", lambda each: _known(each.full, _order_by)))
@@ -222,12 +221,13 @@ def _order_by(level: Level) -> str:
     return _known(level.order_on, str, "not yet")
 
 
-def _finite(outlook: DiskOutlook | None) -> bool:
-    return outlook is not None and outlook.days is not None and math.isfinite(outlook.days.mid)
+def _full_disk(first: DiskOutlook) -> str:
+    """Return the disk, if it fills up within the horizon."""
+    return first.disk if _full_on(first) else ""
 
 
 def _full_on(first: DiskOutlook) -> str:
-    if first.days is None or first.first_day is None or not _finite(first):
+    if first.days is None or first.first_day is None or math.isinf(first.days.mid):
         return ""
     return date_text(first.first_day, first.days.mid)
 
@@ -250,40 +250,45 @@ def _levels(report: CapacityReport) -> Table:
         for codec, levels in (("as now", planning.now), (f"{report.codec}", planning.after)):
             for level in levels:
                 if level.disk == disk and level.days is not None:
-                    row = [disk, codec, level_name(level), on_text(level), level_range(level)]
                     days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"
-                    row += [days, at_rate_text(level.at_rate)]
-                    rows.append([*row, _order_by(level)] if orders else row)
-    columns = ["disk", "stored", "level", "on", "80 %", "days", "constant rate"]
+                    row = {
+                        "disk": disk,
+                        "stored": codec,
+                        "level": level_name(level),
+                        "on": on_text(level),
+                        "80 %": level_range(level),
+                        "days": days,
+                        "constant rate": at_rate_text(level.at_rate),
+                    }
+                    rows.append(row | ({"order by": _order_by(level)} if orders else {}))
     note = (
         "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. 80 %: "
         "interval of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
     )
     if orders:
-        columns.append("order by")
         note += (
             f" Order by: {planning.options.lead_days:,g} days before the early end of the 80 % interval, which is in "
             "time in 9 of 10 cases."
         )
     if len(disks) > len(shown):
         note += f" The table shows the first {len(shown)} of {len(disks):,} disks; --json and --csv list all of them."
-    return Table(LEVELS, columns, rows, 3, note)
+    return Table.of(LEVELS, rows, 3, note)
 
 
 def _costs(report: CapacityReport) -> Table:
     """Return a table of the disk space that the growth needs, and its price."""
     rows = [
-        [
-            "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
-            f"{cost.days:,} days",
-            band_text(cost.size_bytes, decimal_text),
-            "" if cost.price is None else band_text(cost.price, price_text),
-        ]
+        {
+            "stored": "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
+            "growth of": f"{cost.days:,} days",
+            "disk space (80 %)": band_text(cost.size_bytes, decimal_text),
+            "price (80 %)": _known(cost.price, _price_band),
+        }
         for cost in report.planning.costs
     ]
     price = report.planning.options.price_per_tb
     note = "" if price is None else f"At {price:,g} per TB of disk (1,000 GB), all copies counted, without reserve."
-    return Table("Cost of growth", ["stored", "growth of", "disk space (80 %)", "price (80 %)"], rows, 1, note)
+    return Table.of("Cost of growth", rows, 1, note)
 
 
 def _fullest(report: CapacityReport) -> Table:
@@ -297,12 +302,12 @@ def _fullest(report: CapacityReport) -> Table:
         if not by_files:
             size = _bytes_estimate(_allocated(report, shard.cluster, shard.shard))
         times = f"{shard.size_bytes / average:.2f}" if average else ""
-        rows.append([str(shard.shard), shard.cluster, size, times])
-    measure = "file" if by_files else "allocated"
+        measure = "file" if by_files else "allocated"
+        rows.append({"shard": str(shard.shard), "cluster": shard.cluster, measure: size, "times the average": times})
     note = f"{counted(report.skew.shard_count, 'shard')}, with {bytes_text(average)} each on average."
     if by_files:
         note += " File lengths as reported by the servers, because there are too many shards to sample one by one."
-    return Table(FULLEST, ["shard", "cluster", measure, "times the average"], rows, 2, note)
+    return Table.of(FULLEST, rows, 2, note)
 
 
 def _allocated(report: CapacityReport, cluster: str, shard: int | None = None) -> Interval:
@@ -338,74 +343,65 @@ def history_table(report: CapacityReport) -> Table:
 
 
 def _scenarios(report: CapacityReport) -> Table:
-    rows = []
-    for scenario in report.scenarios:
-        first = scenario.first
-        if first is None or first.days is None or first.first_day is None:
-            rows.append([scenario.name, "unknown", "", "", "", "", "", scenario.text])
-            continue
-        rows.append(
-            [
-                scenario.name,
-                days_text(first),
-                _range(first, 80),
-                _range(first, 95),
-                at_rate_text(first.at_rate),
-                _full_on(first),
-                first.disk if _finite(first) else "",
-                scenario.text,
-            ]
-        )
-    columns = ["scenario", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "description"]
+    rows = [
+        {
+            "scenario": scenario.name,
+            "days until full": _known(scenario.first, days_text, "unknown"),
+            "80 %": _known(scenario.first, lambda first: _range(first, 80)),
+            "95 %": _known(scenario.first, lambda first: _range(first, 95)),
+            "constant rate": _known(scenario.first, lambda first: at_rate_text(first.at_rate)),
+            "full on": _known(scenario.first, _full_on),
+            "full first": _known(scenario.first, _full_disk),
+            "description": scenario.text,
+        }
+        for scenario in report.scenarios
+    ]
     note = "Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."
     beyond = [first for first in (scenario.first for scenario in report.scenarios) if first and first.days]
     if any(first.days and math.isinf(first.days.high_95) for first in beyond):
         note += f" {horizon_text(beyond[0])}"
-    return Table(WHAT_IF, columns, rows, note=note, last_text=True)
+    return Table.of(WHAT_IF, rows, note=note, last_text=True)
 
 
 def _forecasts(report: CapacityReport) -> Table:
     rows = [_forecast_row(f"{growth.disk.name}: disk", growth) for growth in report.disks]
     rows += [_forecast_row(f"{column.cluster}: {column.column_name}", column) for column in report.columns]
-    columns = [
-        "series",
-        "days measured",
-        "a day now",
-        "change in a year (80 %)",
-        "weekly pattern",
-        "back-test days",
-        "daily error",
-        "total error",
-        "inside bands",
-    ]
     note = (
         "Series: growth of disk usage, and of the body bytes of each column. Change in a year: change in the growth "
         "per day. The back-test forecasts the last days of the history from the days before them. Inside bands: share "
         "of these days inside the 80 % and 95 % bands, which should be close to those percentages."
     )
-    return Table("Forecasts and their back-tests", columns, rows, 1, note)
+    return Table.of("Forecasts and their back-tests", rows, 1, note)
 
 
-def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> list[str]:
+def _forecast_row(name: str, growth: DiskForecast | ColumnForecast) -> dict[str, str]:
     forecast = growth.forecast
     if isinstance(forecast, NoForecast):
-        return [name, str(forecast.days), per_day_text(growth.history), forecast.reason, *[""] * 5]
-    now = per_day_text(usual_days(growth.history, forecast.bursts))
-    change = forecast.growth_share_per_year
-    test = forecast.back_test
-    held = ["too short", "", "", ""]
-    if test is not None:
-        held = [
-            f"{test.held_days}",
-            f"{test.daily_error_share:.0%}",
-            f"{test.total_error_share:+.0%}",
-            f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
-        ]
-    week = "none" if forecast.weekdays is None else _week_text(forecast.weekdays)
-    year = TOO_WIDE
-    if not is_too_wide(1 + change.low_80, 1 + change.high_80):
+        days, now, year, week, test = forecast.days, per_day_text(growth.history), forecast.reason, "", None
+    else:
+        days, now = forecast.history_days, per_day_text(usual_days(growth.history, forecast.bursts))
+        change, test = forecast.growth_share_per_year, forecast.back_test
         year = f"{growth_text(change.mid)} ({growth_text(change.low_80)} to {growth_text(change.high_80)})"
-    return [name, str(forecast.history_days), now, year, week, *held]
+        if is_too_wide(1 + change.low_80, 1 + change.high_80):
+            year = TOO_WIDE
+        week = _known(forecast.weekdays, _week_text, "none")
+    row = {
+        "series": name,
+        "days measured": str(days),
+        "a day now": now,
+        "change in a year (80 %)": year,
+        "weekly pattern": week,
+        "back-test days": "too short" if week else "",
+    }
+    if test is not None:
+        inside = f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}"
+        row |= {
+            "back-test days": f"{test.held_days}",
+            "daily error": f"{test.daily_error_share:.0%}",
+            "total error": f"{test.total_error_share:+.0%}",
+            "inside bands": inside + ("" if test.failure is None else ": failed"),
+        }
+    return row
 
 
 def _coming(report: CapacityReport) -> Table:
@@ -417,119 +413,101 @@ def _coming(report: CapacityReport) -> Table:
     for days in (*(mark for mark in _MARKS_DAYS if mark < len(sums)), len(sums)):
         band = sums[days - 1]
         rows.append(
-            [
-                f"{days:,}",
-                (total.forecast.first_day + datetime.timedelta(days - 1)).isoformat(),
-                bytes_text(band.mid),
-                between_text(band.low_80, band.high_80, bytes_text),
-                between_text(band.low_95, band.high_95, bytes_text),
-            ]
+            {
+                "days": f"{days:,}",
+                "until the end of": (total.forecast.first_day + datetime.timedelta(days - 1)).isoformat(),
+                "growth": bytes_text(band.mid),
+                "80 %": between_text(band.low_80, band.high_80, bytes_text),
+                "95 %": between_text(band.low_95, band.high_95, bytes_text),
+            }
         )
-    return Table("Expected growth of disk usage", ["days", "until the end of", "growth", "80 %", "95 %"], rows, 2)
+    return Table.of("Expected growth of disk usage", rows, 2)
 
 
 def _stored(report: CapacityReport) -> Table:
-
     rows = [
-        [
-            group.column_name,
-            group.codec,
-            estimate_text(group.cells),
-            _bytes_estimate(group.body_bytes),
-            _bytes_estimate(group.allocated_bytes),
-            _bytes_estimate(group.json_bytes),
-        ]
+        {
+            "column": group.column_name,
+            "codec": group.codec,
+            "cells": estimate_text(group.cells),
+            "body bytes": _bytes_estimate(group.body_bytes),
+            "allocated": _bytes_estimate(group.allocated_bytes),
+            "as JSON text": _bytes_estimate(group.json_bytes),
+        }
         for group in stored(report.measurement)
     ]
-    return Table("Stored now", ["column", "codec", "cells", "body bytes", "allocated", "as JSON text"], rows, 2)
+    return Table.of("Stored now", rows, 2)
 
 
 def _codecs(report: CapacityReport) -> Table:
     rows = [
-        [
-            trial.column_name,
-            trial.codec,
-            str(trial.sampled) + (f", {trial.left_cells} not re-encoded" if trial.left_cells else ""),
-            share_text(trial.share),
-            share_text(trial.pages_share),
-            f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
-            ", ".join(
+        {
+            "column": trial.column_name,
+            "codec": trial.codec,
+            "cells tried": f"{trial.sampled}" + (f", {trial.left_cells} not re-encoded" if trial.left_cells else ""),
+            "body bytes vs. now": share_text(trial.share),
+            "allocated vs. now": share_text(trial.pages_share),
+            "encode, decode (µs a cell)": f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
+            "CPU a day (write, read)": ", ".join(
                 seconds_text(each * report.cells_per_day(trial.column_name))
                 for each in (trial.encode_s, trial.decode_s)
             ),
-        ]
+        }
         for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.pages_share.mid))
     ]
-    columns = [
-        "column",
-        "codec",
-        "cells tried",
-        "body bytes vs. now",
-        "allocated vs. now",
-        "encode, decode (µs a cell)",
-        "CPU a day (write, read)",
-    ]
-    return Table(
-        "Codecs tried on sampled cells",
-        columns,
-        rows,
-        2,
-        "CPU a day: to write the current number of new cells per day, and to read them once."
-        + ("" if report.choice is None else f" Over all columns, {report.choice.knee_text}."),
-    )
+    note = "CPU a day: to write the current number of new cells per day, and to read them once."
+    if report.choice is not None:
+        note += f" Over all columns, {report.choice.knee_text}."
+    return Table.of("Codecs tried on sampled cells", rows, 2, note)
 
 
 def _engines(report: CapacityReport) -> Table:
     rows = [
-        [
-            effect.column_name,
-            ENGINES[effect.engine].title,
-            effect.codec or "as stored",
-            str(effect.sampled),
-            f"{effect.now_per_body:.2f}",
-            estimate_text(effect.per_body, lambda size: f"{size:.2f}"),
-            share_text(effect.share),
-        ]
+        {
+            "column": effect.column_name,
+            "storage engine": ENGINES[effect.engine].title,
+            "codec": effect.codec or "as stored",
+            "cells tried": str(effect.sampled),
+            "now": f"{effect.now_per_body:.2f}",
+            "in the engine": estimate_text(effect.per_body, "{:.2f}".format),
+            "vs. now": share_text(effect.share),
+        }
         for effect in report.engines
     ]
-    columns = ["column", "storage engine", "codec", "cells tried", "now", "in the engine", "vs. now"]
     note = "Now, in the engine: bytes of a large table per current body byte, with 95 % intervals."
-    return Table("Storage engines tried on sampled cells", columns, rows, 3, note)
+    return Table.of("Storage engines tried on sampled cells", rows, 3, note)
 
 
 def _clusters(report: CapacityReport) -> Table:
-    rows = []
     places = {outlook.disk: place for place, outlook in enumerate(report.now.worst_first)}
     order = {name: places[outlook.disk.name] for outlook in report.disks for name in outlook.disk.clusters}
-    for space in sorted(report.measurement.clusters, key=lambda space: order.get(space.cluster, len(order))):
-        known = space.problem is None
-        rows.append(
-            [
-                space.cluster,
-                f"{space.read_from} {space.node}" if known else f"not measured: {space.problem}",
-                str(space.copies),
-                str(space.shards),
-                size_text(space.file_bytes, "?"),
-                "?" if space.rebuilt_bytes is None else _bytes_estimate(space.rebuilt_bytes),
-                size_text(space.disk_bytes, "?"),
-                size_text(space.free_bytes, "?"),
-                {"server": "server", "flag": "--disk"}.get(space.disk_from or "", "?"),
-            ]
-        )
-    columns = ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "disk", "free", "disk size from"]
-    return Table("Clusters", columns, rows, 2)
+    rows = [
+        {
+            "cluster": space.cluster,
+            "read from": _known(space.problem, "not measured: {}".format, f"{space.read_from} {space.node}"),
+            "copies": str(space.copies),
+            "shards": str(space.shards),
+            "files": size_text(space.file_bytes, "?"),
+            "if rebuilt": _known(space.rebuilt_bytes, _bytes_estimate, "?"),
+            "disk": size_text(space.disk_bytes, "?"),
+            "free": size_text(space.free_bytes, "?"),
+            "disk size from": {"server": "server", "flag": "--disk"}.get(space.disk_from or "", "?"),
+        }
+        for space in sorted(report.measurement.clusters, key=lambda space: order.get(space.cluster, len(order)))
+    ]
+    return Table.of("Clusters", rows, 2)
 
 
 def _cluster_skew(report: CapacityReport) -> Table:
     everything = added(group.allocated_bytes for group in report.measurement.groups)
     rows = [
-        [
-            fill.cluster,
-            _bytes_estimate(_allocated(report, fill.cluster)),
-            _bytes_estimate(_scaled(fill.even_bytes, everything)),
-            f"{fill.now_bytes / fill.even_bytes:.2f}" if fill.even_bytes else "",
-            estimate_text(_scaled(fill.after_bytes, _allocated(report, fill.cluster)), bytes_text),
-        ]
+        {
+            "cluster": fill.cluster,
+            "allocated": _bytes_estimate(_allocated(report, fill.cluster)),
+            "fair share": _bytes_estimate(_scaled(fill.even_bytes, everything)),
+            "times fair share": f"{fill.now_bytes / fill.even_bytes:.2f}" if fill.even_bytes else "",
+            "after the moves": _bytes_estimate(_scaled(fill.after_bytes, _allocated(report, fill.cluster))),
+        }
         for fill in report.skew.clusters
     ]
     note = (
@@ -539,13 +517,7 @@ def _cluster_skew(report: CapacityReport) -> Table:
     )
     if report.skew.shard_ratio is not None:
         note += f" The largest shard is {report.skew.shard_ratio:.2f} times the average."
-    return Table(
-        "Skew between clusters",
-        ["cluster", "allocated", "fair share", "times fair share", "after the moves"],
-        rows,
-        1,
-        note,
-    )
+    return Table.of("Skew between clusters", rows, 1, note)
 
 
 def _scaled(size: float, estimate: Interval) -> Interval:
@@ -555,12 +527,12 @@ def _scaled(size: float, estimate: Interval) -> Interval:
 
 def _moves(report: CapacityReport) -> Table:
     rows = [
-        [
-            str(move.shard),
-            move.from_cluster,
-            move.to_cluster,
-            _bytes_estimate(_allocated(report, move.from_cluster, move.shard)),
-        ]
+        {
+            "shard": str(move.shard),
+            "from": move.from_cluster,
+            "to": move.to_cluster,
+            "allocated": _bytes_estimate(_allocated(report, move.from_cluster, move.shard)),
+        }
         for move in report.skew.moves[:_MOST_SHARD_ROWS]
     ]
     more = len(report.skew.moves) - len(rows)
@@ -568,7 +540,7 @@ def _moves(report: CapacityReport) -> Table:
         f"This is a proposal; nothing has been moved. The moves would copy "
         f"{bytes_text(report.skew.moved_bytes)}." + (f" --json has {more} more." if more > 0 else "")
     )
-    return Table("Moves that would balance the clusters", ["shard", "from", "to", "allocated"], rows, 3, note)
+    return Table.of("Moves that would balance the clusters", rows, 3, note)
 
 
 def _week_text(weekdays: Sequence[float]) -> str:

@@ -41,6 +41,21 @@ class Table:
     note: str = ""
     last_text: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        rows: Sequence[dict[str, str]],
+        text_columns: int = 1,
+        note: str = "",
+        *,
+        last_text: bool = False,
+    ) -> Table:
+        """Return a table of cells by heading; the longest row has all headings, and missing cells are empty."""
+        longest: dict[str, str] = max(rows, key=len, default={})
+        cells = [[row.get(column, "") for column in longest] for row in rows]
+        return cls(title, list(longest), cells, text_columns, note, last_text)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
