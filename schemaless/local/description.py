@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from schemaless.errors import LocalServerError
@@ -15,11 +16,12 @@ _REPLICA_IDS = 1000
 """A replica's ``server_id`` is this many times its own number, plus the number of its primary."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Server:
     """Properties that derive from a server's number and folder."""
 
     number: int
-    replica: int
+    replica: int = 0
     socket: Path
     folder: Path
 
@@ -49,7 +51,7 @@ class _Server:
         return self.folder / "error.log"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalServer(_Server):
     """A running private server.
 
@@ -65,18 +67,14 @@ class LocalServer(_Server):
         replicas: the replicas of a primary, by number.
     """
 
-    number: int
     flavour: str
     version: str
-    socket: Path
-    folder: Path
     pid: int
-    replica: int = 0
     port: int | None = None
     replicas: tuple[LocalServer, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ServerStatus(_Server):
     """State of a server.
 
@@ -89,35 +87,23 @@ class ServerStatus(_Server):
         fault: reason why a running replica does not replicate, or a running member is not in its group; else None.
     """
 
-    number: int
-    replica: int
     flavour: str
     version: str
     state: str
     pid: int | None
-    socket: Path
-    folder: Path
     data_bytes: int
     of_group: bool
     fault: str | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Description(_Server):
     """Contents of ``server.json``, and paths of the files next to it."""
 
-    number: int
-    replica: int
-    flavour: str
+    binary: Binary
     asked: str
-    version: str
-    command: tuple[str, ...]
-    root: Path | None
-    program: str
-    socket: Path
     port: int | None
     options: tuple[str, ...]
-    folder: Path
 
     @property
     def server_id(self) -> int:
@@ -138,9 +124,11 @@ class Description(_Server):
         pids = processes_on(self.data, hint=hint)
         return pids[0] if pids else None
 
-    def binary(self) -> Binary:
-        """Return the program with which the server was created."""
-        return Binary(self.flavour, self.version, self.command, self.root, self.program)
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The attributes of a ``LocalServer`` or ``ServerStatus`` that do not depend on whether it is running."""
+        facts = {name: getattr(self, name) for name in ("number", "replica", "socket", "folder")}
+        return facts | {"flavour": self.binary.flavour, "version": self.binary.version}
 
     def server(self, pid: int) -> LocalServer:
         """Return the ``LocalServer`` for this server, running as process ``pid``."""
@@ -149,15 +137,12 @@ class Description(_Server):
         socket = next(
             (Path(part.removeprefix("--socket=")) for part in arguments if part.startswith("--socket=")), None
         )
-        return LocalServer(
-            self.number, self.flavour, self.version, socket or self.socket, self.folder, pid, self.replica, self.port
-        )
+        return LocalServer(**self.facts | {"socket": socket or self.socket}, pid=pid, port=self.port)
 
     def write(self) -> None:
         """Write ``server.json`` atomically."""
         state = asdict(self)
         del state["folder"]
-        state["name"] = state.pop("program")
         part = self.folder / "server.json.part"
         part.write_text(json.dumps(state, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(self.folder / "server.json")
@@ -178,8 +163,7 @@ class Description(_Server):
                 f"{folder / 'server.json'} is damaged ({problem}); 'schemaless local down --delete' deletes all "
                 "servers in the folder and their data"
             ) from problem
-        state["program"] = state.pop("name")
-        state |= {name: tuple(state[name]) for name in ("command", "options")}
-        state |= {name: state[name] and Path(state[name]) for name in ("root", "socket")}
-        # Older folders, from before replicas were supported, lack the first two.
-        return cls(**{"replica": 0, "port": None, **state, "folder": folder})
+        program = state["binary"]
+        program |= {"command": tuple(program["command"]), "root": program["root"] and Path(program["root"])}
+        state |= {"binary": Binary(**program), "options": tuple(state["options"]), "socket": Path(state["socket"])}
+        return cls(**state, folder=folder)

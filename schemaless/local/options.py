@@ -108,8 +108,9 @@ def _identity_arguments() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def server_command(binary: Binary, server: Description) -> list[str]:
+def server_command(server: Description) -> list[str]:
     """Return the command that runs a server; its own options come last, so they take precedence."""
+    binary = server.binary
     # The default is TMPDIR, which may be deleted while the server runs. A colon would separate several folders.
     temporary = [] if ":" in str(server.data) else [f"--tmpdir={server.folder / 'tmp'}"]
     return [

@@ -144,11 +144,11 @@ def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, sem
 
 
 def _check_folder(folder: Path, there: Sequence[Description], flavour: str, engine: str, *, group: bool) -> None:
-    other = [server for server in there if flavour not in (server.flavour, server.asked)]
+    other = [server for server in there if flavour not in (server.binary.flavour, server.asked)]
     if other:
         raise LocalServerError(
-            f"{folder} contains {other[0].flavour} servers, not {flavour}; choose another --folder, or delete them "
-            "with 'schemaless local down --delete'"
+            f"{folder} contains {other[0].binary.flavour} servers, not {flavour}; choose another --folder, or delete "
+            "them with 'schemaless local down --delete'"
         )
     if there and engine == "rocksdb" and not _have_rocksdb(there):
         raise LocalServerError(f"the servers in {folder} have no MyRocks; choose another --folder for MyRocks")
@@ -201,23 +201,29 @@ def _with_replicas(
         model = Description.read(primary.folder)
         assert model is not None
         alike = dataclasses.replace(manner, options=manner.options or model.options)
-        started.append(make(model.binary(), folder, (primary.number, number), model.asked, alike, listens=listens))
+        started.append(make(model.binary, folder, (primary.number, number), model.asked, alike, listens=listens))
     running = [(primary, finish(begun, manner)) for (primary, _), begun in zip(places, started, strict=True)]
-    followers = [pair for pair in running if not group_replication.is_member(pair[0])]
-    for primary, replica in followers:
-        replication.follow(primary, replica)
-    for primary, replica in followers:
-        replication.wait_until_replicating(primary, replica, manner.say)
     whole = [
         dataclasses.replace(primary, replicas=tuple(replica for source, replica in running if source is primary))
         for primary in primaries
     ]
-    for primary in whole:
-        if group_replication.is_member(primary):
-            group_replication.form([primary, *primary.replicas], manner.say)
-        elif primary.replicas and semi_synchronous.is_wanted(primary):
-            semi_synchronous.enable(primary)
+    _connect(whole, manner.say)
     return whole
+
+
+def _connect(families: Sequence[LocalServer], say: Callable[[str], None]) -> None:
+    """Make the replicas of running primaries replicate, or the members of a group join it, and wait for them."""
+    groups = [first for first in families if group_replication.is_member(first)]
+    followers = [(primary, replica) for primary in families if primary not in groups for replica in primary.replicas]
+    for primary, replica in followers:
+        replication.follow(primary, replica)
+    for primary, replica in followers:
+        replication.wait_until_replicating(primary, replica, say)
+    for first in families:
+        if first in groups:
+            group_replication.form([first, *first.replicas], say)
+        elif not first.replica and semi_synchronous.is_wanted(first):
+            semi_synchronous.enable(first)
 
 
 def status(folder: Path) -> list[ServerStatus]:
@@ -234,27 +240,16 @@ def _status(description: Description) -> ServerStatus:
     of_group, fault = group_replication.is_wanted(description.options), None
     if pid is not None:
         server = description.server(pid)
-        state, socket = "running", server.socket
+        state, facts = "running", description.facts | {"socket": server.socket}
         if of_group:
             fault = group_replication.fault(server)
         else:
             fault = replication.fault(server) if description.replica else None
     else:
         # A server removes its pid file when it shuts down.
-        state, socket = ("crashed" if description.pid_file.exists() else "stopped"), description.socket
-    return ServerStatus(
-        number=description.number,
-        replica=description.replica,
-        flavour=description.flavour,
-        version=description.version,
-        state=state,
-        pid=pid,
-        socket=socket,
-        folder=description.folder,
-        data_bytes=space.used_bytes(description.data),
-        of_group=of_group,
-        fault=fault,
-    )
+        state, facts = ("crashed" if description.pid_file.exists() else "stopped"), description.facts
+    size = space.used_bytes(description.data)
+    return ServerStatus(**facts, state=state, pid=pid, data_bytes=size, of_group=of_group, fault=fault)
 
 
 def down(
@@ -326,20 +321,12 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
         if description is None:
             raise LocalServerError(f"{server.folder} contains no server; run 'schemaless local up' again")
         result = finish(begin(description, manner), manner)
-        family = {
-            member.replica: member.server(pid)
+        first, *others = (
+            member.server(pid)
             for member in descriptions(folder)
             if member.number == server.number and (pid := member.running_pid()) is not None
-        }
-        primary = family.pop(0, None)
-        followers = tuple(replica for replica in family.values() if result.replica in (0, replica.replica))
-        is_group = group_replication.is_member(result)
-        if is_group:
-            group_replication.form([*([] if primary is None else [primary]), *family.values()], manner.say)
-        elif primary is not None:
-            for replica in followers:
-                replication.follow(primary, replica)
-                replication.wait_until_replicating(primary, replica, manner.say)
-    if primary is not None and not is_group and semi_synchronous.is_wanted(primary):
-        semi_synchronous.enable(dataclasses.replace(primary, replicas=followers))
-    return dataclasses.replace(result, replicas=() if result.replica else followers)
+        )
+        if not group_replication.is_member(result):
+            others = [other for other in others if not first.replica and result.replica in (0, other.replica)]
+        _connect([dataclasses.replace(first, replicas=tuple(others))], manner.say)
+    return dataclasses.replace(result, replicas=() if result.replica else tuple(others))

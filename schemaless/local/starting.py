@@ -103,25 +103,23 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         stop(pid, data)
     if description.pid_file.exists():
         say(f"{description.name} had crashed: restarting it with its existing data")
-    binary = description.binary()
+    binary = description.binary
     if not binary.program.is_file():
         say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
         engine = "rocksdb" if rocksdb.is_wanted(description.options) else "innodb"
         binary = next(iter(candidates(binary.flavour, engine, report=say, progress=manner.progress)))
-        if binary.flavour != description.flavour:
+        flavour = description.binary.flavour
+        if binary.flavour != flavour:
             raise LocalServerError(
-                f"{description.folder} contains {description.flavour} data, but only {binary.name} is "
-                f"available; install {description.flavour}, or choose another --folder"
+                f"{description.folder} contains {flavour} data, but only {binary.name} is available; install "
+                f"{flavour}, or choose another --folder"
             )
     elif binary.root is None:
         binary = inspect(binary.command)  # the system may have upgraded it
     _require_unused(data)
     description = dataclasses.replace(
         description,
-        version=binary.version,
-        command=binary.command,
-        root=binary.root,
-        program=binary.name,
+        binary=binary,
         socket=socket_path(description.folder),
         port=_free_port(description.port) if listens else None,
         options=manner.options or description.options,
@@ -130,7 +128,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     description.write()
     with space.full_disk_is_an_error(description.folder, "starting a server", space.SERVERS_REMEDY):
         (description.folder / "tmp").mkdir(mode=0o700, exist_ok=True)
-        pid = spawn(server_command(binary, description), log, environment())
+        pid = spawn(server_command(description), log, environment())
     return Started(description, pid, offset)
 
 
@@ -180,7 +178,7 @@ def _died(started: Started) -> LocalServerError:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         text = ""
-    what = f"{description.name} ({description.flavour} {description.version}) ended while starting"
+    what = f"{description.name} ({description.binary.flavour} {description.binary.version}) ended while starting"
     if is_full_disk(text):
         return space.NoSpace(f"{what}: {space.no_space(description.folder, '', space.SERVERS_REMEDY)}")
     if description.port is not None and is_taken_port(text):
@@ -318,12 +316,8 @@ def make(
     description = Description(
         number=number,
         replica=replica,
-        flavour=binary.flavour,
+        binary=binary,
         asked=asked,
-        version=binary.version,
-        command=binary.command,
-        root=binary.root,
-        program=binary.name,
         socket=socket_path(path),
         port=None,
         options=manner.options,

@@ -464,8 +464,9 @@ def test_up_refuses_the_other_flavour(tmp_path):
     """A folder of MySQL servers never gets a MariaDB one, which could not read their data."""
     (tmp_path / "server-1").mkdir()
     (tmp_path / MARKER).write_text("{}")
-    state = {"number": 1, "flavour": "mysql", "asked": "mysql", "version": "9.7.4", "command": ["x"], "root": None}
-    (tmp_path / "server-1/server.json").write_text(json.dumps({**state, "name": "x", "socket": "/s", "options": []}))
+    binary = {"flavour": "mysql", "version": "9.7.4", "command": ["x"], "root": None, "name": "x"}
+    state = {"number": 1, "binary": binary, "asked": "mysql", "socket": "/s", "port": None, "options": []}
+    (tmp_path / "server-1/server.json").write_text(json.dumps(state))
 
     with pytest.raises(LocalServerError, match=r"contains mysql servers, not mariadb"):
         servers.up(tmp_path, 1, "mariadb")
