@@ -3,8 +3,8 @@
     pip install 'schemaless-store[async]' fastapi uvicorn
     SCHEMALESS_URL=mezzanine uvicorn trip_service:app        a URL, or a name in the configuration
 
-A change writes a new version instead of updating in place. A version is written only once, so two clients that change
-the same version of a trip cannot overwrite each other, and repeating a request is safe.
+A change writes a new version instead of updating in place, and only after the version that the client read. So two
+clients that change the same version of a trip cannot overwrite each other, and repeating a request is safe.
 """
 
 from __future__ import annotations
@@ -75,13 +75,17 @@ def shown(cell: schemaless.Cell) -> Version:
 async def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool]:
     """Write a version of a trip: 1 for a new trip, else the version after the one that the client read."""
     try:
-        written = await store.put_cell(trip_id, COLUMN, version, trip.model_dump())
-    except schemaless.CellConflict as conflict:
-        stored = shown(conflict.stored).model_dump(mode="json")
-        raise HTTPException(409, {"error": "somebody else wrote this version", "stored": stored}) from None
+        await store.append_cell(trip_id, COLUMN, trip.model_dump(), if_latest=version - 1)
+    except schemaless.LatestChanged as changed:
+        stored = await store.get_cell(trip_id, COLUMN, version)
+        if stored is not None and stored.body == trip.model_dump():
+            return {"created": False}
+        raise HTTPException(409, {"error": "this is not the next version", "latest": changed.latest}) from None
+    except schemaless.OutcomeUnknown:
+        raise HTTPException(503, "repeat the request to find out whether the version was written") from None
     except schemaless.InvalidCell as problem:
         raise HTTPException(422, str(problem)) from None
-    return {"created": written.created}
+    return {"created": True}
 
 
 @app.get("/trips/{trip_id}")

@@ -6,6 +6,7 @@
     |   `-- BodyTooLarge            the body, or the statement that carries it, exceeds a limit
     |-- CellConflict                the cell exists with a different body
     |-- CellErased                  the cell was erased, and its key cannot be written again
+    |-- LatestChanged               a conditional append found another latest version than expected
     |-- RowHeld                     the row is under a legal hold and cannot be erased
     |-- BatchError                  some shards of a batch failed; lists written and unwritten cells
     |-- CorruptBody                 stored bytes do not decode; names the cell
@@ -164,6 +165,29 @@ class CellErased(SchemalessError):
         )
         self.key = key
         self.erasure = erasure
+        self.shard = shard
+
+
+class LatestChanged(SchemalessError):
+    """Raised by ``append_cell`` if the latest version is not ``if_latest``; nothing was written.
+
+    Attributes:
+        row_key: the row.
+        column_name: the column.
+        if_latest: the expected ref_key.
+        latest: the latest ref_key, including erased versions; 0 if there is no version.
+        shard: the shard of the row.
+    """
+
+    def __init__(self, row_key: uuid.UUID, column_name: str, if_latest: int, latest: int, shard: int) -> None:
+        super().__init__(
+            f"the latest ref_key of row {row_key} in column {column_name} is {latest}, not {if_latest}; nothing was "
+            "written. Read the latest version, and append to that one"
+        )
+        self.row_key = row_key
+        self.column_name = column_name
+        self.if_latest = if_latest
+        self.latest = latest
         self.shard = shard
 
 

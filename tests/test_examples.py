@@ -62,12 +62,13 @@ def test_a_trip_service_writes_reads_and_imports(fresh_url, monkeypatch):
         for created in (True, False):
             assert client.put(f"/trips/{trip}/versions/1", json=first).json() == {"created": created}
         assert client.put(f"/trips/{trip}/versions/2", json=second).json() == {"created": True}
-        conflict = client.put(f"/trips/{trip}/versions/2", json=first)
-        assert (conflict.status_code, conflict.json()["detail"]["stored"]["trip"]) == (409, second)
+        for version in (1, 4, 2**63 - 1):
+            conflict = client.put(f"/trips/{trip}/versions/{version}", json=second)
+            assert (conflict.status_code, conflict.json()["detail"]["latest"]) == (409, 2)
         assert client.get(f"/trips/{trip}").json()["trip"] == second
         history = client.get(f"/trips/{trip}/history").json()
         assert [(each["version"], each["trip"]) for each in history] == [(2, second), (1, first)]
-        assert client.put(f"/trips/{trip}/versions/-1", json=first).status_code == 422
+        assert client.put(f"/trips/{trip}/versions/0", json=first).status_code == 422
 
         assert client.post("/trips", json={str(trip): first, str(other): second}).json() == {
             "written": 1,

@@ -78,15 +78,15 @@ def check_column_name(column_name: str) -> str:
     raise InvalidCell(f"column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got {_short(column_name)}")
 
 
-def check_ref_key(ref_key: int) -> int:
-    """Return ``ref_key`` if it is valid: an int from 0 to 2^63 - 1.
+def check_ref_key(ref_key: int, name: str = "ref_key") -> int:
+    """Return ``ref_key``, an argument called ``name``, if it is valid: an int from 0 to 2^63 - 1.
 
     Raises:
         InvalidCell: the ref_key is invalid.
     """
     if type(ref_key) is int and 0 <= ref_key <= MAX_REF_KEY:
         return ref_key
-    raise InvalidCell(f"ref_key must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
+    raise InvalidCell(f"{name} must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
 
 
 def check_created_at(created_at: object) -> datetime | None:

@@ -6,11 +6,18 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, Self
 
-from schemaless.base.keys import cell_key, check_column_name, check_created_at, row_key_bytes
+from schemaless.base.keys import (
+    MAX_REF_KEY,
+    cell_key,
+    check_column_name,
+    check_created_at,
+    check_ref_key,
+    row_key_bytes,
+)
 from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
-from schemaless.errors import InvalidBody, InvalidInput
+from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
 from schemaless.store.arrow.reader import Since, record_batches
 from schemaless.store.cells.writing import EncodedCell, encoded_cell, encoded_stored
 from schemaless.store.erasures.ledger import Erasure, target
@@ -162,16 +169,31 @@ class Datastore:
             encoded.append(encoded_cell(key, body, lambda document=cell.body: document, at))  # type: ignore[misc]
         return self._cells.put_batch(encoded, look_first)
 
-    def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
+    def append_cell(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        body: JSONDocument,
+        *,
+        if_latest: int | None = None,
+        codec: str | None = None,
+    ) -> Put:
         """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version.
 
         If another writer takes that ref_key first, the next one is used. Unlike ``put_cell``, the call is not safe to
         repeat: appending the same body twice creates two cells. It takes four round trips; ``put_cell`` takes one.
 
+        With ``if_latest``, the body is written only if that is the latest version, as version ``if_latest`` + 1. Of
+        several such calls with the same ``if_latest``, one succeeds. An erased version still counts as the latest. A
+        put with a higher ref_key that runs at the same time counts as later than the append. This takes five round
+        trips.
+
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
             body: a JSON document, as in ``put_cell``.
+            if_latest: ref_key of the latest version, as last read; 0 if there is none, or if it is 0. None to append to
+                any version.
             codec: name of a codec, as in ``put_cell``.
 
         Returns:
@@ -180,13 +202,16 @@ class Datastore:
         Raises:
             InvalidCell: the key or the body is invalid, or the highest possible ref_key is already taken; nothing was
                 written.
+            LatestChanged: the latest version is not ``if_latest``, but the error's ``latest``; nothing was written.
             OutcomeUnknown: the reply to the commit was lost and retries did not settle the outcome. Call ``put_cell``
                 with the same body and the error's ``key``. After any other ``ServerError``, nothing was written.
         """
         row = uuid.UUID(bytes=row_key_bytes(row_key))
         check_column_name(column_name)
+        if if_latest is not None and check_ref_key(if_latest, "if_latest") == MAX_REF_KEY:
+            raise InvalidCell(f"no version can follow if_latest={MAX_REF_KEY}, the highest possible ref_key")
         encoded = encode_body(body, self._codec(codec, column_name))
-        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded)
+        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded, if_latest)
 
     def put_stored_cells(
         self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False

@@ -91,9 +91,10 @@ class Cases:
         self._put(there)
         body = {"appended": chance.getrandbits(40)}
         wanted = {CellKey(row, "STATUS", len(there) + 1): body}
+        if_latest = chance.choice([None, len(there)])
         statements = ("SELECT", "START TRANSACTION", "INSERT", *("COMMIT",) * 3)
         return Case(
-            lambda: [self.store.append_cell(row, "STATUS", body)],
+            lambda: [self.store.append_cell(row, "STATUS", body, if_latest=if_latest)],
             self._shard_of,
             wanted,
             there,

@@ -24,6 +24,7 @@ from schemaless.errors import (
     CellConflict,
     CellErased,
     InvalidCell,
+    LatestChanged,
     OutcomeUnknown,
     SchemalessError,
     ServerError,
@@ -183,19 +184,26 @@ class Cells:
 
         return self._shards.run(shard, operation, writes=True)
 
-    def append_on_shard(self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes) -> Put:
+    def append_on_shard(
+        self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes, if_latest: int | None = None
+    ) -> Put:
         """Write a body at the ref_key after the latest one, exactly once even if replies are lost.
 
         The reply to the INSERT, which arrives before COMMIT is sent, contains the added_id. If the reply to COMMIT is
         lost and the repeated INSERT meets an existing row, its added_id tells whether this call wrote it. Comparing
         bodies would not be enough, because another writer's body could be equal.
 
+        With ``if_latest``, the latest ref_key is read before the INSERT, and again before COMMIT: a put may have
+        written a version above the new one, which the unique key does not notice.
+
         Raises:
             InvalidCell: the latest ref_key is the highest possible one.
+            LatestChanged: the latest ref_key is not ``if_latest``; nothing was written.
             OutcomeUnknown: the reply to a COMMIT was lost and retries did not settle the outcome; ``key`` identifies
                 the cell that may have been written.
         """
         database = self._shards.database(shard)
+        pair = row_key.bytes, column_name
         inserted: list[tuple[CellKey, int]] = []
         target: list[CellKey] = []
 
@@ -204,19 +212,23 @@ class Cells:
             ((sql, _),) = _statements(connection, database, [cell])
             with connection.transaction():
                 added_id = _inserted(connection, sql, 1).last_id
+                if if_latest is not None and (latest := _latest_ref_key(connection, database, pair)) != key.ref_key:
+                    raise LatestChanged(row_key, column_name, if_latest, latest, shard)
                 inserted.append((key, added_id))
             return Put(key, added_id, created=True)
 
         def operation(connection: Connection) -> Put:
             for _ in range(_MAX_APPENDS):
                 if not target:
-                    latest = _latest_ref_key(connection, database, (row_key.bytes, column_name))
-                    target.append(CellKey(row_key, column_name, check_ref_key(1 if latest is None else latest + 1)))
+                    latest = _latest_ref_key(connection, database, pair)
+                    if if_latest is not None and latest != if_latest:
+                        raise LatestChanged(row_key, column_name, if_latest, latest, shard)
+                    target.append(CellKey(row_key, column_name, check_ref_key(latest + 1)))
                 key = target[0]
                 try:
                     return insert(connection, key)
                 except DuplicateKey:
-                    added_id = _added_id(connection, database, (row_key.bytes, column_name, key.ref_key))
+                    added_id = _added_id(connection, database, (*pair, key.ref_key))
                     if added_id is not None and (key, added_id) in inserted:
                         return Put(key, added_id, created=True)
                     # Another writer's row, so no attempt of this call at that key was committed.
@@ -300,7 +312,8 @@ def _existing_rows(connection: Connection, database: str, places: Sequence[Place
         yield from rows
 
 
-def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
+def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int:
+    """Return the latest ref_key of a row and column; 0 if there is no version."""
     prefix = pair[0] + pair[1].encode() + b" "
 
     def check(rows: Rows) -> str | None:
@@ -309,7 +322,7 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
         return None if requested else f"requested {prefix!r}, got {value!r:.200}"
 
     ((value,),) = connection.rows(select_latest_ref_key(database, *pair), check)
-    return int(value.removeprefix(prefix)) if value != prefix else None
+    return int(value.removeprefix(prefix) or 0)
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:

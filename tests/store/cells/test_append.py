@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import random
 import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 import schemaless
 from schemaless.base.keys import MAX_REF_KEY
 from schemaless.cell import CellKey
+from schemaless.local.description import LocalServer
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.driver import Reply
 from schemaless.wire.errors import ConnectionLost
+from schemaless.wire.pool import NodePool
+from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
 
 pytestmark = pytest.mark.twice
 
@@ -56,6 +62,9 @@ def test_append_refuses_before_any_io(store: schemaless.Datastore, row: uuid.UUI
         store.append_cell(row, "STATUS", {"raw": b"x"})
     with pytest.raises(schemaless.InvalidCell, match="row_key"):
         store.append_cell("text", "STATUS", {})  # type: ignore[arg-type]
+    for if_latest in (-1, MAX_REF_KEY, MAX_REF_KEY + 1, True, "1"):
+        with pytest.raises(schemaless.InvalidCell, match="if_latest"):
+            store.append_cell(row, "STATUS", {}, if_latest=if_latest)  # type: ignore[arg-type]
 
 
 def test_append_after_the_highest_ref_key_is_refused(store: schemaless.Datastore, row: uuid.UUID) -> None:
@@ -178,3 +187,94 @@ def test_without_a_commit_nothing_was_written_and_it_says_so(
         store.append_cell(row, "STATUS", "never")
     monkeypatch.undo()
     assert store.get_cell_latest(row, "STATUS") is None
+
+
+@pytest.mark.guarantee("append-conditional")
+def test_a_higher_version_that_is_put_before_the_insert_is_noticed(
+    store: schemaless.Datastore, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unique key of the new version does not notice it."""
+    store.append_cell(row, "STATUS", "first", if_latest=0)
+    execute, waiting = Connection.execute, [9]
+
+    def beaten(connection: Connection, sql: bytes) -> Reply:
+        if waiting and sql.startswith(b"START"):
+            store.put_cell(row, "STATUS", waiting.pop(), "put")
+        return execute(connection, sql)
+
+    monkeypatch.setattr(Connection, "execute", beaten)
+    with pytest.raises(schemaless.LatestChanged, match="is 9, not 1; nothing was written") as caught:
+        store.append_cell(row, "STATUS", "second", if_latest=1)
+    monkeypatch.undo()
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.row_key, error.column_name, error.if_latest, error.latest) == (row, "STATUS", 1, 9)
+    assert error.shard == store.shard_of(row)
+    assert [cell.ref_key for cell in store.get_versions(row, "STATUS")] == [9, 1]
+    assert store.append_cell(row, "STATUS", "third", if_latest=error.latest).key.ref_key == 10
+
+
+@contextmanager
+def _cut_at_random(servers: list[LocalServer], name: str, seed: int) -> Iterator[schemaless.Datastore]:
+    """Open a datastore of one shard whose connections are cut at random places."""
+    chance = random.Random(seed)
+    proxy = Proxy([str(servers[0].socket)])
+    try:
+        with schemaless.connect(schemaless.create(name, 1, proxy.urls), pool_size=40) as store:
+            store.column_names(uuid.uuid4())
+            proxy.arm(
+                Fault(
+                    chance.choice(["SELECT", "START TRANSACTION", "INSERT", "COMMIT", "COMMIT"]),
+                    chance.choice(SENDING + ANSWERING),
+                    chance.choice(["rst", "fin"]),
+                    seed=chance.getrandbits(32),
+                )
+                for _ in range(20)
+            )
+            yield store
+            assert len(proxy.struck) >= 10
+            proxy.disarm()
+    finally:
+        proxy.close()
+
+
+@pytest.mark.guarantee("append-conditional")
+def test_each_version_has_one_winner_among_40_writers_with_cut_connections(
+    servers: list[LocalServer], prefix: str, row: uuid.UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was acknowledged is stored, and what is stored was acknowledged or left open by name."""
+    monkeypatch.setattr(NodePool, "retry_pause_s", 0.002)
+    acknowledged: list[tuple[int, int, str]] = []
+    left_open: list[tuple[CellKey | None, str]] = []
+    failed: set[type] = set()
+
+    def append(store: schemaless.Datastore, latest: int, body: str) -> None:
+        try:
+            put = store.append_cell(row, "STATUS", body, if_latest=latest)
+            acknowledged.append((latest + 1, put.added_id, body))
+        except schemaless.OutcomeUnknown as unknown:
+            left_open.append((unknown.key, body))
+        except (schemaless.LatestChanged, schemaless.ServerUnavailable, schemaless.ServerTimeout) as error:
+            failed.add(type(error))
+
+    def writer(store: schemaless.Datastore, number: int) -> None:
+        for attempt in range(1_000):
+            try:
+                cell = store.get_cell_latest(row, "STATUS")
+            except (schemaless.ServerUnavailable, schemaless.ServerTimeout):
+                continue
+            latest = 0 if cell is None else cell.ref_key
+            if latest >= 12:
+                break
+            append(store, latest, f"writer {number}, attempt {attempt}")
+
+    with _cut_at_random(servers, f"{prefix}winners", 5) as store:
+        with ThreadPoolExecutor(40) as threads:
+            list(threads.map(lambda number: writer(store, number), range(40)))
+        stored = [(cell.ref_key, cell.added_id, cell.body) for cell in store.get_versions(row, "STATUS")]
+    assert [ref_key for ref_key, _, _ in reversed(stored)] == list(range(1, len(stored) + 1))
+    assert set(acknowledged) <= set(stored)
+    assert len({ref_key for ref_key, _, _ in acknowledged}) == len(acknowledged)
+    assert {(CellKey(row, "STATUS", ref_key), body) for ref_key, _, body in set(stored) - set(acknowledged)} <= set(
+        left_open
+    )
+    assert schemaless.LatestChanged in failed

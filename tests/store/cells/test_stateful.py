@@ -13,7 +13,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from schemaless import BatchError, CellConflict, CellErased, Datastore, InvalidCell, NewCell, NewStoredCell, connect
+from schemaless import (
+    BatchError,
+    CellConflict,
+    CellErased,
+    Datastore,
+    InvalidCell,
+    LatestChanged,
+    NewCell,
+    NewStoredCell,
+    connect,
+)
 from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
 from schemaless.ops.migrate import run as migrate
@@ -30,7 +40,8 @@ ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(3)
 rows = st.sampled_from(ROWS)
 COLUMNS = ["A", "a"]
 columns = st.sampled_from(COLUMNS)
-ref_keys = st.sampled_from([0, 1, 2**63 - 1])
+REF_KEYS = [0, 1, 2**63 - 1]
+ref_keys = st.sampled_from(REF_KEYS)
 # Few keys and similar bodies, so that a key often recurs with almost the same body.
 NEARLY = [0, 0.0, -0.0, False, None, "", [], {}, 1, 1.0, True, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1.0}]
 bodies = st.one_of(
@@ -47,6 +58,9 @@ codecs = st.sampled_from([None, None, *codec_names()])
 dictionaries = st.sampled_from([None, 32_768, 32_769])
 keys = st.tuples(rows, columns, ref_keys)
 
+
+LATEST = object()
+"""``if_latest`` that is the latest ref_key."""
 
 ERASED = object()
 """Body of an erased cell in the model."""
@@ -123,14 +137,26 @@ class Store(RuleBasedStateMachine):
             self.model.setdefault(tuple(put.key), batch[tuple(put.key)])
             self.added.setdefault(tuple(put.key), (put.added_id, None))
 
-    @rule(row=rows, column=columns, body=bodies, codec=codecs)
-    def append_cell(self, row, column, body, codec) -> None:
+    @rule(
+        row=rows,
+        column=columns,
+        body=bodies,
+        if_latest=st.sampled_from([None, LATEST, LATEST, *REF_KEYS]),
+        codec=codecs,
+    )
+    def append_cell(self, row, column, body, if_latest, codec) -> None:
         latest = max((key[2] for key in self.model if key[:2] == (row, column)), default=0)
-        if latest == 2**63 - 1:
+        if_latest = latest if if_latest is LATEST else if_latest
+        if 2**63 - 1 in (if_latest, latest if if_latest is None else 0):
             with pytest.raises(InvalidCell):
-                self.store.append_cell(row, column, body, codec=codec)
+                self.store.append_cell(row, column, body, if_latest=if_latest, codec=codec)
             return
-        put = self.store.append_cell(row, column, body, codec=codec)
+        if if_latest not in (None, latest):
+            with pytest.raises(LatestChanged) as changed:
+                self.store.append_cell(row, column, body, if_latest=if_latest, codec=codec)
+            assert changed.value.latest == latest
+            return
+        put = self.store.append_cell(row, column, body, if_latest=if_latest, codec=codec)
         assert (tuple(put.key), put.created) == ((row, column, latest + 1), True)
         self.model[tuple(put.key)] = body
         self.added[tuple(put.key)] = (put.added_id, None)
