@@ -17,6 +17,7 @@ async def connect(
     write_timeout_s: float | None = None,
     pool_size: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    allow_nan: bool = False,
 ) -> AsyncDatastore:
     """Open a datastore.
 
@@ -32,6 +33,7 @@ async def connect(
     opening = opening_at(
         address,
         limits,
+        allow_nan,
         connect_timeout_s=connect_timeout_s,
         read_timeout_s=read_timeout_s,
         write_timeout_s=write_timeout_s,

@@ -9,9 +9,9 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
-from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, open_store, row_key_of, url_option
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.legacy import read_json
+from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
@@ -54,8 +54,18 @@ _as_option = codec_option(
 @click.argument("body", default="-")
 @url_option
 @_as_option
+@allow_nan_option
 @json_option
-def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
+def put(
+    row_key: str,
+    column: str,
+    ref_key: int,
+    body: str,
+    url: str,
+    codec: str | None,
+    allow_nan: bool,
+    as_json: bool,
+) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
     Writing the same cell with the same body again changes nothing. Writing it with another body is an error: write a
@@ -67,7 +77,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
           '{"fare": {"total": 12.5}}'
       schemaless cell put uuid5:N14228 LOG 13 - < log.json
     """
-    text = _json_text_of(body)
+    text = _json_text_of(body, allow_nan)
     with open_store(url) as store:
         try:
             new = NewStoredCell(row_key_of(row_key), column, ref_key, _encoded(store, column, text, codec))
@@ -83,8 +93,9 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 @click.argument("body", default="-")
 @url_option
 @_as_option
+@allow_nan_option
 @json_option
-def append(row_key: str, column: str, body: str, url: str, codec: str | None, as_json: bool) -> None:
+def append(row_key: str, column: str, body: str, url: str, codec: str | None, allow_nan: bool, as_json: bool) -> None:
     """Write the next version of a document.
 
     Its REF_KEY is the highest one plus 1, or 1 for the first version.
@@ -97,7 +108,7 @@ def append(row_key: str, column: str, body: str, url: str, codec: str | None, as
       schemaless cell append uuid5:N14228 STATUS '{"status": "grounded"}'
       schemaless cell append uuid5:N14228 LOG - < log.json
     """
-    text = _json_text_of(body)
+    text = _json_text_of(body, allow_nan)
     row = row_key_of(row_key)
     with open_store(url) as store:
         shard = store.shard_of(row)
@@ -105,13 +116,15 @@ def append(row_key: str, column: str, body: str, url: str, codec: str | None, as
         _print_put(done, shard, as_json)
 
 
-def _json_text_of(body: str) -> bytes:
+def _json_text_of(body: str, allow_nan: bool) -> bytes:
     given = sys.stdin.buffer.read(MAX_LINE_BYTES + 1) if body == "-" else body.encode("utf-8", "surrogateescape")
     text = given.strip()
     try:
         if len(given) > MAX_LINE_BYTES:
             raise InvalidInput(f"BODY: longer than {MAX_LINE_BYTES:,} bytes, the limit for a document")
         read_json(text)
+        if not allow_nan:
+            check_text_finite(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
     return text
@@ -140,7 +153,8 @@ def _print_put(done: Put, shard: int, as_json: bool) -> None:
 def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
-    With --json, the command also prints the cell's key, added_id and created_at.
+    With --json, the command also prints the cell's key, added_id and created_at. The output is always valid JSON: NaN
+    and infinities, which older writers may have stored, are printed as the strings "NaN", "Infinity" and "-Infinity".
 
     \b
     Examples:

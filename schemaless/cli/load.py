@@ -14,7 +14,7 @@ import click
 from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
 from schemaless.cell import CellKey, NewStoredCell
-from schemaless.cli.options import codec_option, open_store, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
@@ -56,6 +56,7 @@ from schemaless.ui.terminal.output import (
     "usually msgpack+zlib; the stored bytes of 'dump --stored' are kept]",
 )
 @click.option("--from-dump", is_flag=True, help="The lines are those of 'schemaless dump', which contain their keys.")
+@allow_nan_option
 @click.option("--keep-going", is_flag=True, help="Skip and report lines that cannot be loaded.")
 @json_option
 def load(
@@ -67,6 +68,7 @@ def load(
     created_at: str | None,
     codec: str | None,
     from_dump: bool,
+    allow_nan: bool,
     keep_going: bool,
     as_json: bool,
 ) -> int:
@@ -120,7 +122,7 @@ def load(
     skipped: list[dict[str, Any]] = []
     with open_store(url) as store:
         for name in files:
-            to_cell = _reader(store, key_of, chosen, created_at_of)
+            to_cell = _reader(store, key_of, chosen, created_at_of, allow_nan)
             with ExitStack() as stack:
                 stream, size, position = _open(name, stack)
                 shown = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
@@ -201,11 +203,17 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
 
 
 def _reader(
-    store: Datastore, key_of: loading.KeyOf | None, codec: Codec | None, created_at_of: loading.CreatedAtOf | None
+    store: Datastore,
+    key_of: loading.KeyOf | None,
+    codec: Codec | None,
+    created_at_of: loading.CreatedAtOf | None,
+    allow_nan: bool,
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return the ``to_cell`` function for a file of documents or, without ``key_of``, for a dump."""
     internals = internals_of(store)
     if key_of is not None:
-        return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
+        return loading.document_reader(key_of, codec or store.codec_for, created_at_of, allow_nan=allow_nan)
     dictionaries = loading.DumpDictionaries(internals.dictionaries, internals.dictionary_replicas.bring)
-    return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)
+    return loading.dump_reader(
+        codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries, allow_nan=allow_nan
+    )

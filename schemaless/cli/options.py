@@ -210,6 +210,11 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
     return sorted(chosen)
 
 
+allow_nan_option = click.option(
+    "--allow-nan", is_flag=True, help="Accept NaN, Infinity and -Infinity, which are not JSON."
+)
+
+
 def row_key_of(text: str) -> uuid.UUID:
     """Parse a row_key given on the command line: a UUID, or ``uuid5:NAME``.
 

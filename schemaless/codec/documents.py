@@ -39,6 +39,20 @@ def check_document(document: JSONDocument) -> None:
             raise InvalidBody(f"{_spell(path)}: {_complaint(value)}")
 
 
+def check_finite(document: JSONDocument) -> None:
+    """Check that ``document``, which ``check_document`` has accepted, has no NaN or infinity: JSON has neither.
+
+    Raises:
+        InvalidBody: a float is not finite; the message gives the path of the first one in document order.
+    """
+    for path, value in _values(document):
+        if type(value) is float and not math.isfinite(value):
+            raise InvalidBody(
+                f"{_spell(path)}: {value!r} is not a JSON number; write None or a str instead, or accept NaN and "
+                "infinities with allow_nan=True (--allow-nan)"
+            )
+
+
 def check_has_text(document: JSONDocument) -> None:
     """Check that JSON text can represent ``document``, which ``check_document`` has accepted.
 

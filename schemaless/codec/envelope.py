@@ -7,13 +7,14 @@ compressed payload, the payload and the document; only the compressed payload is
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, TOMBSTONE_HEAD, Erased, JSONDocument
 from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
-from schemaless.codec.documents import MAX_DEPTH, identical
+from schemaless.codec.documents import MAX_DEPTH, check_finite, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
 from schemaless.codec.registry import COMPRESSORS, DEFAULT, NONE, SERIALIZERS, Codec
@@ -91,7 +92,9 @@ class BodyFormat:
         return serializer is not None and serializer.is_text
 
 
-def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE) -> bytes:
+def encode_body(
+    document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE, allow_nan: bool = True
+) -> bytes:
     """Encode a document as the bytes to store.
 
     A document that MessagePack cannot represent (integers beyond 64 bits, lone surrogates) is stored as JSON text with
@@ -102,6 +105,7 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
         document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
         codec: the codec to encode with.
         engine: the implementations to use, with or without the ``[fast]`` extra; only compressed bytes differ.
+        allow_nan: whether to accept NaN and infinities.
 
     Raises:
         InvalidBody: a value is outside the JSON data model; the message names its path.
@@ -110,14 +114,31 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
     if codec.is_binary:
         serializer = engine.serializers[codec.serializer.id]
         try:
-            return seal(serializer, payload_of(document, codec, engine, checked=False), codec, engine)
+            payload = payload_of(document, codec, engine, checked=False)
         except NotHeld:
             pass
+        else:
+            if not allow_nan:
+                _check_finite(serializer, payload, document, engine)
+            return seal(serializer, payload, codec, engine)
     text = engine.json.dumps(document)
+    if not allow_nan:
+        _check_finite(engine.json, text, document, engine)
     if codec.enveloped:
         return seal(engine.json, text, codec, engine)
     _check_values(engine.json, text)
     return check_length(text)
+
+
+def _check_finite(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> None:
+    """Refuse NaN and infinities, but walk the document only if its payload may hold one."""
+    if not serializer.may_hold_nan(payload):
+        return
+    if serializer is engine.packed:  # any number may have the byte it looks for
+        with suppress(NotHeld):
+            if not engine.msgpack.may_hold_nan(engine.msgpack.dumps(document, checked=True)):
+                return
+    check_finite(document)
 
 
 def decode_body(

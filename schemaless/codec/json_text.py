@@ -107,6 +107,10 @@ class JSONText(Serializer):
             raise too_many_values(values)
         return self._typed.decode(text, depth)
 
+    def may_hold_nan(self, payload: Payload) -> bool:
+        """Return whether the text has ``NaN`` or ``Infinity``, which may be in a string."""
+        return b"NaN" in payload or b"Infinity" in payload
+
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return whether the text has more than ``values`` values."""
         return text_exceeds(payload, values)

@@ -12,7 +12,7 @@ import zlib
 from typing import Final, NamedTuple
 
 from schemaless.cell import JSONDocument
-from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.documents import MAX_DEPTH, check_finite
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.fast import MISSED
 from schemaless.codec.json_text import IntegerTooLong, NotJSONText, not_json_text, text_of
@@ -80,6 +80,18 @@ def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> 
         return read_legacy(text, depth, values)
     except UnreadableLegacy as refusal:
         raise UnreadableLegacy(refusal.message.removeprefix("no envelope, and ")) from None
+
+
+def check_text_finite(text: bytes) -> None:
+    """Check that text, which ``read_json`` has accepted, has no ``NaN``, ``Infinity`` or ``-Infinity``.
+
+    A number such as ``1e400``, which Python reads as infinity, is JSON and passes.
+
+    Raises:
+        InvalidBody: the text has one of them; the message gives the path of the first one.
+    """
+    if ENGINE.json.may_hold_nan(text):
+        check_finite(json.loads(text, parse_float=lambda number: None))
 
 
 def parse_legacy(

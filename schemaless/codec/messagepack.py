@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 import msgpack
@@ -25,6 +26,9 @@ from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, Tra
 
 _BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)
+_NOT_FINITE: Final = re.compile(rb"\xcb[\x7f\xff]")
+"""Matches the first bytes of a double that is NaN, infinite or beyond 5e+303; they do not occur in UTF-8."""
+
 _EMPTY_BIN: Final = (b"\xc4\x00", b"\xc5\x00\x00", b"\xc6\x00\x00\x00\x00")
 
 
@@ -67,6 +71,10 @@ class MessagePack(Serializer):
             if document is not MISSED:
                 return document
         return unpack_reference(payload, depth, values)
+
+    def may_hold_nan(self, payload: Payload) -> bool:
+        """Return whether the payload has the first bytes of a NaN or an infinity, which may be part of other values."""
+        return _NOT_FINITE.search(payload) is not None
 
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return whether a payload announces more than ``values`` values."""

@@ -128,6 +128,10 @@ class Packed(Serializer):
                 # Fall through: the reference words the error.
         return unpack_reference(payload, depth, values)
 
+    def may_hold_nan(self, payload: Payload) -> bool:
+        """Return whether the payload has the last byte of a NaN or an infinity, which may be part of other values."""
+        return b"\x7f" in payload or b"\xff" in payload
+
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return False: a packed payload does not show its number of values before it is decoded."""
         return False

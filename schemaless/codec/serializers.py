@@ -101,6 +101,10 @@ class Serializer(ABC):
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return whether the undecoded payload is known to hold more than ``values`` values."""
 
+    @abstractmethod
+    def may_hold_nan(self, payload: Payload) -> bool:
+        """Return False if the payload certainly has no NaN or infinity, without decoding it."""
+
     def is_preferred(
         self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
     ) -> bool:

@@ -119,7 +119,8 @@ class Datastore:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
             ref_key: the version, 0 to 2^63 - 1.
-            body: a JSON document: dict with str keys, list, str, int, float, bool or None.
+            body: a JSON document: dict with str keys, list, str, int, float, bool or None. NaN and infinities are not
+                JSON, and are refused unless the datastore was opened with ``allow_nan``.
             codec: name of a codec, such as ``msgpack+zstd``. Defaults to the column's setting ('schemaless codec set'),
                 or MessagePack + zlib if there is none.
 
@@ -134,7 +135,7 @@ class Datastore:
             OutcomeUnknown: the reply was lost and retries did not settle the outcome; repeat the call.
         """
         key = cell_key(row_key, column_name, ref_key)
-        cell = encoded_cell(key, encode_body(body, self._codec(codec, column_name)), lambda: body)
+        cell = encoded_cell(key, self._encode(body, self._codec(codec, column_name)), lambda: body)
         shard = shard_for(cell.place[0], self._shard_count)
         return self._cells.put_on_shard(shard, [cell])[cell.place]
 
@@ -162,7 +163,7 @@ class Datastore:
         for position, cell in enumerate(cells):
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
             try:
-                body = encode_body(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
+                body = self._encode(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
             except InvalidBody as error:
                 raise InvalidBody(f"cell {position} of the batch, {key}: {error}. Nothing was written") from None
             at = check_created_at(cell.created_at)
@@ -210,7 +211,7 @@ class Datastore:
         check_column_name(column_name)
         if if_latest is not None and check_ref_key(if_latest, "if_latest") == MAX_REF_KEY:
             raise InvalidCell(f"no version can follow if_latest={MAX_REF_KEY}, the highest possible ref_key")
-        encoded = encode_body(body, self._codec(codec, column_name))
+        encoded = self._encode(body, self._codec(codec, column_name))
         return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded, if_latest)
 
     def put_stored_cells(
@@ -219,7 +220,7 @@ class Datastore:
         """Write a batch of encoded cells, byte for byte: for imports and copies.
 
         Args:
-            cells: cells whose bodies ``decode`` can read, including legacy text.
+            cells: cells whose bodies ``decode`` can read, including legacy text. They may hold NaN and infinities.
             look_first: read existing cells first, as in ``put_cells``.
             trusted: skip decoding the bodies, because the caller has already decoded them.
 
@@ -623,6 +624,9 @@ class Datastore:
             InvalidCell: the column name is invalid.
         """
         return self._internals.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
+
+    def _encode(self, document: JSONDocument, codec: Codec) -> bytes:
+        return encode_body(document, codec, allow_nan=self._internals.allow_nan)
 
     def _codec(self, name: str | None, column_name: str) -> Codec:
         return self._internals.columns.codec_for(column_name) if name is None else codec_named(name)

@@ -50,6 +50,7 @@ class Internals:
     Attributes:
         url: the catalog's server and the datastore's name.
         limits: limits of a decoded document.
+        allow_nan: whether new documents may hold NaN and infinities.
         shards: routes calls to the shards' servers.
         dictionaries: the dictionaries that bodies refer to.
         columns: the codec of each column.
@@ -62,7 +63,13 @@ class Internals:
     """
 
     def __init__(
-        self, shards: Shards, url: ServerURL, limits: Limits, columns: Sequence[ColumnSetting] | None = None
+        self,
+        shards: Shards,
+        url: ServerURL,
+        limits: Limits,
+        columns: Sequence[ColumnSetting] | None = None,
+        *,
+        allow_nan: bool = False,
     ) -> None:
         """Create the parts; no server is contacted.
 
@@ -71,9 +78,11 @@ class Internals:
             url: the catalog's server and the datastore's name.
             limits: limits of a decoded document.
             columns: the column settings, if they were just read from the catalog.
+            allow_nan: whether new documents may hold NaN and infinities.
         """
         self.url = url
         self.limits = limits
+        self.allow_nan = allow_nan
         self.shards = shards
         self.dictionaries: StoredDictionaries = StoredDictionaries(lambda: self.dictionary_replicas, shards.runtime)
         self.columns: ColumnCodecs = ColumnCodecs(self._read_settings, self.dictionaries, columns)

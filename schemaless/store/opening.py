@@ -33,6 +33,7 @@ def connect(
     write_timeout_s: float | None = None,
     pool_size: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    allow_nan: bool = False,
 ) -> Datastore:
     """Open a datastore.
 
@@ -53,6 +54,8 @@ def connect(
         write_timeout_s: maximum time to send a statement, in seconds; default 60.
         pool_size: maximum number of connections to each server; default 8.
         limits: limits of a decoded document.
+        allow_nan: accept NaN and infinities in new documents. They are not JSON: readers in other languages cannot
+            parse them. Those that are already stored are read in any case.
 
     Returns:
         An open datastore: a context manager, thread-safe and usable after ``fork``.
@@ -69,6 +72,7 @@ def connect(
     return opening_at(
         address,
         limits,
+        allow_nan,
         connect_timeout_s=connect_timeout_s,
         read_timeout_s=read_timeout_s,
         write_timeout_s=write_timeout_s,
@@ -76,12 +80,13 @@ def connect(
     ).open()
 
 
-def opening_at(address: Secret | None, limits: Limits, **given: float | None) -> Opening:
+def opening_at(address: Secret | None, limits: Limits, allow_nan: bool, **given: float | None) -> Opening:
     """Return what is needed to open the datastore at a URL or configured name; raises as ``connect`` does.
 
     Args:
         address: the URL, or a name from the configuration file; None for that in ``SCHEMALESS_URL``.
         limits: limits of a decoded document.
+        allow_nan: whether new documents may hold NaN and infinities.
         **given: the fields of ``PoolOptions``; None for the configured or default value.
     """
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -96,7 +101,7 @@ def opening_at(address: Secret | None, limits: Limits, **given: float | None) ->
         address = configuration.url
         options = {**configuration.settings, **options}
     parsed, _ = datastore_url(address)
-    return Opening(parsed, PoolOptions(**options), limits)
+    return Opening(parsed, PoolOptions(**options), limits, allow_nan=allow_nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +113,14 @@ class Opening:
         options: timeouts and pool size.
         limits: limits of a decoded document.
         topology: the topology, if known; None to read it from the catalog.
+        allow_nan: whether new documents may hold NaN and infinities.
     """
 
     url: ServerURL = field(repr=False)
     options: PoolOptions
     limits: Limits
     topology: Topology | None = None
+    allow_nan: bool = False
 
     def open(self, runtime: Runtime = THREADS) -> Datastore:
         """Open the datastore.
@@ -129,7 +136,8 @@ class Opening:
         assert name is not None
         if self.topology is not None:
             reader = CatalogReader(pools, self.url.nodes, name)
-            return Datastore(Internals(Shards(self.topology, pools, catalog=reader), self.url, self.limits))
+            shards = Shards(self.topology, pools, catalog=reader)
+            return Datastore(Internals(shards, self.url, self.limits, allow_nan=self.allow_nan))
         try:
             url = find_catalog(self.url, name, pools.pool_for)
             catalog = pools.pool_for(url.node)
@@ -149,7 +157,7 @@ class Opening:
             before = shards.routing
             if shards.router.again(before) is not before:
                 columns = None
-        return Datastore(Internals(shards, url, self.limits, columns))
+        return Datastore(Internals(shards, url, self.limits, columns, allow_nan=self.allow_nan))
 
 
 def _has(cluster: Cluster, address: Node) -> bool:
@@ -159,4 +167,5 @@ def _has(cluster: Cluster, address: Node) -> bool:
 def opening_of(store: Datastore) -> Opening:
     """Return what another process needs to open the same datastore without reading its topology from the catalog."""
     internals = internals_of(store)
-    return Opening(internals.url, internals.shards.pools.options, internals.limits, internals.topology)
+    options = internals.shards.pools.options
+    return Opening(internals.url, options, internals.limits, internals.topology, internals.allow_nan)

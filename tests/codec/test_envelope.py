@@ -6,6 +6,7 @@ import decimal
 import json
 import pickle
 import random
+import struct
 import sys
 import tracemalloc
 import zlib
@@ -307,6 +308,23 @@ def test_a_payload_is_copied_once_each_way(name: str, engine: Engine) -> None:
     assert (serializer, again) == (engine.msgpack, payload)
     assert len(payload) < sealed_bytes < len(payload) * 1.01
     assert len(payload) < unsealed_bytes < len(payload) * 1.01
+
+
+@each("name", codec_names())
+@each("big", [1, 2**64])
+@each("value", ["NaN", "-NaN", "Infinity", "-Infinity", "signalling NaN"])
+def test_not_finite_is_refused_with_its_path(value: str, big: int, name: str, engine: Engine) -> None:
+    """Also in a document that is kept as text; what only looks like it is accepted."""
+    signalling = struct.unpack(">d", b"\xff\xf0" + bytes(5) + b"\x01")[0]
+    number = signalling if value == "signalling NaN" else float(value)
+    codec = codec_named(name)
+    looks_alike = {"n": big, "NaN": "Infinity", "x": [1.7e308, -1.7e308, 127, 0xCB7F, 1 / 3, "\x7f" * 203]}
+
+    assert decode_body(encode_body(looks_alike, codec, engine=engine, allow_nan=False), engine=engine) == looks_alike
+    document = {**looks_alike, "fare": {"parts": [1.5, number]}}
+    encode_body(document, codec, engine=engine)
+    with pytest.raises(InvalidBody, match=r"body\.fare\.parts\[1\]: -?(nan|inf) is not a JSON number"):
+        encode_body(document, codec, engine=engine, allow_nan=False)
 
 
 def test_describe_body_needs_two_bytes_only() -> None:

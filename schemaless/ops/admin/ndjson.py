@@ -19,7 +19,7 @@ from schemaless.cell import CellKey, NewStoredCell, StoredCell
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import decode_body, dictionary_of, erasure_of, renumbered_body, tombstone
-from schemaless.codec.legacy import read_json
+from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec
@@ -304,7 +304,7 @@ def _culprit(cause: SchemalessError) -> CellKey | None:
 
 
 def document_reader(
-    key_of: KeyOf, codec: Codec | CodecFor, created_at_of: CreatedAtOf | None = None
+    key_of: KeyOf, codec: Codec | CodecFor, created_at_of: CreatedAtOf | None = None, *, allow_nan: bool = False
 ) -> Callable[[bytes, int], NewStoredCell]:
     """Return a ``to_cell`` for lines that are plain documents.
 
@@ -313,10 +313,13 @@ def document_reader(
         codec: codec of the stored bodies, or a function of the column_name; ``LEGACY`` stores the exact bytes of each
             line.
         created_at_of: returns a document's created_at; by default, the server's clock is used.
+        allow_nan: whether to accept NaN and infinities.
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
         document = read_json(line).value
+        if not allow_nan:
+            check_text_finite(line)
         key = key_of(document, line, number)
         at = None if created_at_of is None else created_at_of(document)
         chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
@@ -365,6 +368,7 @@ def dump_reader(
     *,
     codec_for: CodecFor = lambda column_name: DEFAULT,
     dictionaries: DumpDictionaries | None = None,
+    allow_nan: bool = False,
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return a ``to_cell`` for the lines that ``dump_line`` and ``dump_lines`` write.
 
@@ -373,6 +377,7 @@ def dump_reader(
         created_at_of: returns the created_at of a line's cell; by default, the server's clock is used.
         codec_for: returns the codec of a column.
         dictionaries: collects the dump's dictionaries; None refuses bodies that name one.
+        allow_nan: whether to accept NaN and infinities in documents; stored bytes may have them in any case.
     """
     known: Dictionaries = NO_DICTIONARIES if dictionaries is None else dictionaries
 
@@ -412,6 +417,8 @@ def dump_reader(
                     'the last field must be the body, written exactly as "body": followed by the document, as in a dump'
                 )
             text = rest[: rest.rindex(b"}")].strip()
+            if not allow_nan:
+                check_text_finite(text)
             body = recode(text, codec or codec_for(str(fields["column_name"]))).body
         try:
             row_key = uuid.UUID(fields["row_key"])

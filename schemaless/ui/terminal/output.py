@@ -123,9 +123,13 @@ def json_text(data: Any) -> str:
     """Return JSON text for standard output, as ASCII if the encoding cannot represent it (an old locale, say).
 
     On a terminal, control characters and those that change the writing direction are escaped, which does not change the
-    meaning.
+    meaning. NaN and infinities, which are not JSON, become the strings "NaN", "Infinity" and "-Infinity".
     """
-    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(data, indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        data = json.loads(json.dumps(data, default=str), parse_constant=str)
+        text = json.dumps(data, indent=2, ensure_ascii=False)
     if sys.stdout.isatty():
         text = shown_json(text)
     try:

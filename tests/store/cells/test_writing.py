@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import threading
 import uuid
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+import schemaless
 from schemaless import (
     BatchError,
     CellConflict,
@@ -110,6 +112,25 @@ def test_put_with_a_body_outside_the_model_names_the_path(store, row):
         store.put_cell(row, "BASE", 1, {}, codec="pickle")
 
     assert store.get_row(row) == {}
+
+
+@pytest.mark.guarantee("refused-before-io")
+def test_nan_is_refused_unless_the_datastore_allows_it(store, datastore_url, row):
+    """It is not JSON. Stored bytes that have it may still be copied, and are read."""
+    for refused in (math.nan, math.inf, -math.inf):
+        document = {"fare": {"total": refused}}
+        with pytest.raises(InvalidBody, match=r"body\.fare\.total: (nan|-?inf) is not a JSON number"):
+            store.put_cell(row, "BASE", 1, document)
+        with pytest.raises(InvalidBody, match=r"cell 0 of the batch, .*body\.fare\.total"):
+            store.put_cells([NewCell(row, "BASE", 1, document)])
+        with pytest.raises(InvalidBody, match=r"body\.fare\.total"):
+            store.append_cell(row, "BASE", document)
+    assert store.get_row(row) == {}
+
+    with schemaless.connect(datastore_url, allow_nan=True) as lenient:
+        lenient.put_cell(row, "BASE", 1, [math.nan, -math.inf])
+    store.put_stored_cells([NewStoredCell(row, "BASE", 2, b"[NaN]")])
+    assert [repr(cell.body) for cell in store.get_versions(row, "BASE")] == ["[nan]", "[nan, -inf]"]
 
 
 @pytest.mark.parametrize("ref_key", [0, 2**63 - 1])
