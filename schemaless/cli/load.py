@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final, Self
 
 import click
 
@@ -32,6 +34,8 @@ from schemaless.ui.terminal.output import (
     print_json,
     progress,
 )
+
+_REASONS_SHOWN: Final = 20
 
 
 @click.command()
@@ -58,6 +62,12 @@ from schemaless.ui.terminal.output import (
 @click.option("--from-dump", is_flag=True, help="The lines are those of 'schemaless dump', which contain their keys.")
 @allow_nan_option
 @click.option("--keep-going", is_flag=True, help="Skip and report lines that cannot be loaded.")
+@click.option(
+    "--rejects",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Skip lines that cannot be loaded, and write them to this new file.",
+)
 @json_option
 def load(
     files: tuple[str, ...],
@@ -70,13 +80,17 @@ def load(
     from_dump: bool,
     allow_nan: bool,
     keep_going: bool,
+    rejects: Path | None,
     as_json: bool,
 ) -> int:
     """Load documents from an NDJSON file.
 
-    The file has one JSON document per line. FILE may be gzipped, a pipe, or - for standard input. Cells that already
-    exist with the same document stay unchanged, so after a crash you can run the same command again. Cells that were
-    erased are not written again.
+    The file has one JSON document per line. FILE may be compressed by gzip or zstd, a pipe, or - for standard input.
+    Blank lines are ignored. Cells that already exist with the same document stay unchanged, so after a crash you can
+    run the same command again. Cells that were erased are not written again.
+
+    With --rejects, lines that cannot be loaded go to a file, one JSON object per line with file, line, reason and text
+    (base64 if it is not UTF-8); it is deleted if there are none. 'jq -r .text FILE' prints them to be corrected.
 
     Without --created-at, loaded documents count as new on the day of the load, and capacity reports show them as
     growth. With it, each cell gets the time in its document. A cell that already exists keeps its time.
@@ -99,12 +113,14 @@ def load(
           --created-at trip.requested_at
       schemaless load logs.ndjson --column LOG --row-key uuid5:tail_number \\
           --ref-key month --as legacy
+      schemaless load trips.ndjson.zst --column BASE --row-key trip.uuid \\
+          --rejects rejects.ndjson
       schemaless load cells.ndjson --from-dump --created-at created_at
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
 
-    Exit status: 0 if all lines were loaded; 1 if lines were skipped, or the load stopped at a cell that exists with
-    another document or is damaged; 2 if the load stopped at a line that cannot be loaded.
+    Exit status: 0 if all lines were loaded; 1 if lines were skipped, with --rejects too, or the load stopped at a cell
+    that exists with another document or is damaged; 2 if the load stopped at a line that cannot be loaded.
     """
     chosen = None if codec is None else codec_named(codec)
     created_at_of = None if created_at is None else functools.partial(created_at_in, path=created_at)
@@ -120,44 +136,114 @@ def load(
         key_of = _key_of(column, row_key, ref_key)
     total = loading.LoadOutcome()
     skipped: list[dict[str, Any]] = []
-    with open_store(url) as store:
+    with open_store(url) as store, _Rejects(rejects) as rejected:
         for name in files:
             to_cell = _reader(store, key_of, chosen, created_at_of, allow_nan)
             with ExitStack() as stack:
                 stream, size, position = _open(name, stack)
                 shown = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
+                skip = rejected.add if rejects is not None else _note_skipped
                 outcome = loading.load(
                     store,
                     stream,
                     to_cell,
                     source=name,
-                    keep_going=keep_going,
-                    listener=_listener(name, shown, position),
+                    keep_going=keep_going or rejects is not None,
+                    keep_text=rejects is not None,
+                    listener=_listener(name, shown, position, skip),
                 )
+            if outcome.bom:
+                note(f"ignored the byte order mark at the start of {name}")
             total.created += outcome.created
             total.there += outcome.there
             total.erased += outcome.erased
+            total.blank += outcome.blank
             total.body_bytes += outcome.body_bytes
+            total.reasons += outcome.reasons
             skipped += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
     if as_json:
         counts = {
             "created": total.created,
             "there_already": total.there,
             "erased": total.erased,
+            "blank_lines": total.blank,
             "body_bytes": total.body_bytes,
+            "reasons": dict(total.reasons.most_common()),
         }
         print_json({**counts, "passed_over": skipped})
     else:
         out().print(
             f"{counted(total.created, 'cell')} created, {total.there:,} existed already, "
             f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"
-            f"{counted(len(skipped), 'line')} skipped; {bytes_text(total.body_bytes)} of new bodies"
+            f"{f'{total.blank:,} blank, ' if total.blank else ''}"
+            f"{counted(total.reasons.total(), 'line')} skipped; {bytes_text(total.body_bytes)} of new bodies"
         )
-    return EXIT_FAILED if skipped else 0
+        for reason, lines in total.reasons.most_common(_REASONS_SHOWN):
+            out().print(f"{lines:>8,}  {reason}", markup=False, soft_wrap=True)
+        if len(total.reasons) > _REASONS_SHOWN:
+            note(f"--json lists all {len(total.reasons)} reasons")
+    return EXIT_FAILED if total.reasons else 0
 
 
-def _listener(name: str, shown: Listener, position: Callable[[], int] | None) -> Listener:
-    """Return a listener that shows the progress of a file and reports each skipped line.
+class _Rejects:
+    """The file of skipped lines. It must be new, so that those of an earlier load are not lost; deleted if empty."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            try:
+                self._file = self._path.open("x", encoding="utf-8", errors="backslashreplace")
+            except FileExistsError:
+                raise InvalidInput(
+                    f"{self._path} exists, perhaps with the lines that another load has skipped; name a new file, or "
+                    "delete it: the same load, run again, skips the same lines"
+                ) from None
+            except OSError as error:
+                raise InvalidInput(f"cannot write {self._path}: {error.strerror}") from None
+        return self
+
+    def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
+        if self._path is None or self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        if self._path.stat().st_size:
+            note(f"the skipped lines are in {self._path}")
+        else:
+            self._path.unlink()
+
+    def add(self, name: str, skipped: loading.LineSkipped) -> None:
+        """Write a line."""
+        assert self._file is not None
+        try:
+            text = {"text": skipped.text.decode()}
+        except UnicodeDecodeError:
+            text = {"base64": base64.b64encode(skipped.text).decode()}
+        rejected = {"file": name, "line": skipped.number, "reason": skipped.message, **text}
+        try:
+            self._file.write(json.dumps(rejected, ensure_ascii=False) + "\n")
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+
+
+def _note_skipped(name: str, skipped: loading.LineSkipped) -> None:
+    note(f"skipped {name}, line {skipped.number}: {skipped.message}")
+
+
+def _listener(
+    name: str,
+    shown: Listener,
+    position: Callable[[], int] | None,
+    skip: Callable[[str, loading.LineSkipped], None],
+) -> Listener:
+    """Return a listener that shows the progress of a file and calls ``skip`` for each skipped line.
 
     ``position`` returns the file position, which also measures progress through compressed files; without it, the bytes
     of lines are counted.
@@ -171,8 +257,8 @@ def _listener(name: str, shown: Listener, position: Callable[[], int] | None) ->
                 now = position()
                 shown(Advanced(now - done))
                 done = now
-            case loading.LineSkipped(number, message):
-                note(f"skipped {name}, line {number}: {message}")
+            case loading.LineSkipped():
+                skip(name, event)
             case _:
                 shown(event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import os
@@ -42,7 +43,8 @@ def test_load_file_then_again(invoke, store, datastore_url, trips):
 
     assert (first.code, second.code) == (0, 0)
     assert first.out.startswith("6 cells created, 0 existed already, 0 lines skipped; ")
-    assert second.json == {"created": 0, "there_already": 6, "erased": 0, "body_bytes": 0, "passed_over": []}
+    counts = {"created": 0, "there_already": 6, "erased": 0, "blank_lines": 0, "body_bytes": 0}
+    assert second.json == {**counts, "reasons": {}, "passed_over": []}
     for document in documents:
         cell = store.get_cell(uuid.UUID(document["trip"]["id"]), "BASE", document["version"])
         assert cell.body == document
@@ -247,9 +249,42 @@ def test_load_bad_line_names_file_and_line(invoke, datastore_url, trips):
     assert "envelope" not in stopped.err + passed.err
     assert passed.code == 1
     assert passed.out.startswith("4 cells created, 2 existed already, 2 lines skipped; ")
+    assert [line.split(maxsplit=1) for line in passed.out.splitlines()[1:]] == [
+        ["1", "not JSON text"],
+        ["1", "--row-key trip.id: expected a UUID"],
+    ]
     assert [line.split(": ")[0] for line in passed.err.splitlines()] == [
         f"skipped {path}, line {number}" for number in (3, 6)
     ]
+
+
+def test_load_writes_rejected_lines_to_a_new_file(invoke, store, datastore_url, trips, tmp_path):
+    """Each with file, line, reason and exact text, also one that the shard refuses; the others are loaded."""
+    path, documents = trips
+    lines = path.read_bytes().splitlines()
+    store.put_cell(uuid.UUID(documents[4]["trip"]["id"]), "REJ", 1, "first")
+    doubled = lines[4].replace(b"{", b"{ ", 1)
+    path.write_bytes(
+        b"\xef\xbb\xbf" + b"\n".join([*lines[:2], b"", b'{"cut": ', *lines[2:5], doubled, b'"\xff"', b"  ", *lines[5:]])
+    )
+    rejects = tmp_path / "rejects.ndjson"
+    arguments = ("load", path, "--column", "REJ", "--row-key", "trip.id", "--rejects", rejects)
+    first = invoke(*arguments, "--json", url=datastore_url)
+    rejected = [json.loads(line) for line in rejects.read_text().splitlines()]
+    again = invoke(*arguments, url=datastore_url)
+    path.write_bytes(b"\n".join(lines[:4]))
+    clean = invoke(*arguments[:-1], tmp_path / "none", url=datastore_url)
+
+    assert (first.code, first.json["created"], first.json["blank_lines"]) == (1, 5, 2)
+    assert first.json["reasons"] == {"the cell exists with another document": 2, "not JSON text": 2}
+    assert "ignored the byte order mark" in first.err
+    assert {each["file"] for each in rejected} == {str(path)}
+    texts = {each["line"]: base64.b64decode(each["base64"]) if "base64" in each else each["text"] for each in rejected}
+    assert texts == {4: '{"cut": ', 7: lines[4].decode(), 8: doubled.decode(), 9: b'"\xff"'}
+    assert "exists with a different body" in next(each["reason"] for each in rejected if each["line"] == 7)
+    assert (again.code, again.out) == (2, "")
+    assert f"{rejects} exists" in again.err
+    assert (clean.code, (tmp_path / "none").exists()) == (0, False)
 
 
 @pytest.mark.parametrize("packed", [False, True])

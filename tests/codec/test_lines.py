@@ -6,8 +6,10 @@ import gzip
 import io
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import zstandard
 
 from schemaless.codec import lines
 from schemaless.codec.lines import check_line, open_lines
@@ -16,23 +18,35 @@ from schemaless.errors import InvalidInput
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(params=[bytes, gzip.compress], ids=["plain", "gzip"])
+def zstd_frames(text: bytes) -> bytes:
+    """Return two frames and a skippable one, which parallel compressors write."""
+    half = len(text) // 2
+    frames = [zstandard.ZstdCompressor().compress(part) for part in (text[:half], text[half:])]
+    return b"\x50\x2a\x4d\x18\x02\x00\x00\x00??".join([b"", *frames])
+
+
+@pytest.fixture(params=[bytes, gzip.compress, zstd_frames], ids=["plain", "gzip", "zstd"])
 def packed(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
     made: Callable[[bytes], bytes] = request.param
     return made
 
 
+def with_checksum(text: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(text)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, with_checksum], ids=["gzip", "zstd"])
 @pytest.mark.parametrize("damage", ["cut", "tail", "checksum", "middle"])
-def test_open_lines_of_a_damaged_gzip_file_says_so(damage: str) -> None:
+def test_open_lines_of_a_damaged_file_says_so(damage: str, compress: Callable[[bytes], bytes]) -> None:
     """A download that was cut off is no end of file."""
     text = b"".join(b"[%d]\n" % number for number in range(10_000))
-    packed = bytearray(gzip.compress(text))
+    packed = bytearray(compress(text))
     if damage == "cut":
         del packed[len(packed) // 2 :]
     elif damage == "tail":
         packed += b"garbage"
     elif damage == "checksum":
-        packed[-8] ^= 1
+        packed[-8 if compress is gzip.compress else -1] ^= 1
     else:
         packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(40)
 
@@ -67,10 +81,16 @@ def test_open_lines_of_a_line_that_is_too_long_names_it(
 
 
 @pytest.mark.guarantee("bounded-memory")
-def test_open_lines_of_one_huge_line_takes_bounded_memory() -> None:
-    """Half a megabyte of gzip that holds one line of 500 MB ends in an error that names the line."""
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_open_lines_of_one_huge_line_takes_bounded_memory(kind: str) -> None:
+    """Half a megabyte of gzip, or 16 KB of zstd, that holds one line of 500 MB ends in an error that names the line."""
     packer = io.BytesIO()
-    with gzip.GzipFile(fileobj=packer, mode="wb") as file:
+    opened: Any = (
+        gzip.GzipFile(fileobj=packer, mode="wb")
+        if kind == "gzip"
+        else zstandard.ZstdCompressor().stream_writer(packer, closefd=False)
+    )
+    with opened as file:
         for _ in range(500):
             file.write(b"x" * 1_000_000)
     packer.seek(0)

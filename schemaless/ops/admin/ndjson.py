@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,6 +43,9 @@ from schemaless.store.internals import internals_of
 
 _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32
+_BOM: Final = b"\xef\xbb\xbf"
+_OF_ONE_LINE: Final = re.compile(r", got |; | \(|: ['\"]|, the limit")
+"""Begins the part of a message that differs from line to line."""
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
 """Function that returns a cell's key for a document, its line and the line's number."""
@@ -85,14 +90,20 @@ class LoadOutcome:
         created: number of cells written.
         there: number of cells that already existed with the same document.
         erased: number of lines skipped because their cell was erased.
+        blank: number of blank lines, which are ignored.
         body_bytes: size of the written bodies, in bytes.
-        failures: ``(line number, message)`` of skipped lines.
+        bom: True if a byte order mark at the start was ignored.
+        reasons: number of skipped lines by reason.
+        failures: ``(line number, message)`` of skipped lines; empty if ``load`` keeps the text of lines.
     """
 
     created: int = 0
     there: int = 0
     erased: int = 0
+    blank: int = 0
     body_bytes: int = 0
+    bom: bool = False
+    reasons: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -135,12 +146,13 @@ class _Line:
     """A line and its cell.
 
     Attributes:
-        duplicates: numbers of later lines with the same key and body.
+        numbers: its number, and those of later lines with the same key and body.
+        texts: the text of each, or an empty one if it is not needed.
     """
 
-    number: int
     cell: EncodedCell
-    duplicates: list[int] = field(default_factory=list)
+    numbers: list[int]
+    texts: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +162,12 @@ class LineSkipped(Event):
     Attributes:
         number: the line's number, from 1.
         message: the reason.
+        text: the line without its end, if ``load`` keeps the text of lines.
     """
 
     number: int
     message: str
+    text: bytes
 
 
 def load(
@@ -163,6 +177,7 @@ def load(
     *,
     source: str,
     keep_going: bool = False,
+    keep_text: bool = False,
     bounds: BatchBounds = BATCH_BOUNDS,
     listener: Listener = ignore_events,
 ) -> LoadOutcome:
@@ -173,14 +188,15 @@ def load(
 
     Args:
         store: the datastore.
-        lines: lines with or without their line ends; empty lines are ignored, and those over ``MAX_LINE_BYTES`` are
-            refused.
+        lines: lines with or without their line ends; blank lines and a byte order mark at the start are ignored, and
+            lines over ``MAX_LINE_BYTES`` are refused.
         to_cell: returns the cell for a line and its number, or None if the line does not describe a cell; raises an
             error for a bad line.
         source: name of the file, for error messages.
         keep_going: skip and report lines that are not documents, or whose cell already exists with a different or
             undecodable body.
-        bounds: bounds of a batch's size.
+        keep_text: keep the text of each line until its cell is written, for ``LineSkipped``.
+        bounds: bounds of a batch's size, which includes text that is kept.
         listener: receives progress events, in bytes of lines, and each ``LineSkipped``.
 
     Raises:
@@ -191,7 +207,7 @@ def load(
     """
     outcome = LoadOutcome()
 
-    def fail(number: int, error: SchemalessError) -> None:
+    def fail(number: int, error: SchemalessError, text: bytes) -> None:
         if not keep_going:
             if isinstance(error, CellConflict):
                 raise LineConflict(error, f"{source}, line {number}") from error
@@ -203,12 +219,14 @@ def load(
             ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
-        outcome.failures.append((number, message))
-        listener(LineSkipped(number, message))
+        outcome.reasons[_reason(error, message)] += 1
+        if not keep_text:
+            outcome.failures.append((number, message))
+        listener(LineSkipped(number, message, text if keep_text else b""))
 
     batch = _Batch(bounds.of(store.shard_count), lambda lines: _write(store, lines, outcome, fail))
     for number, raw in enumerate(lines, start=1):
-        line = raw.rstrip(b"\r\n")
+        line = _without_end(raw, number, outcome)
         if line.strip():
             try:
                 check_line(line)
@@ -217,13 +235,34 @@ def load(
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
                     batch.flush()
-                fail(number, error)
+                fail(number, error, line)
             else:
                 if cell is not None:
-                    batch.add(number, cell)
+                    batch.add(cell, number, line if keep_text else b"")
         listener(Advanced(len(raw)))
     batch.flush()
     return outcome
+
+
+def _without_end(raw: bytes, number: int, outcome: LoadOutcome) -> bytes:
+    """Return a line without its end and without a byte order mark; count it if it is blank."""
+    line = raw.rstrip(b"\r\n")
+    if number == 1 and line.startswith(_BOM):
+        outcome.bom = True
+        line = line.removeprefix(_BOM)
+    outcome.blank += not line.strip()
+    return line
+
+
+def _reason(error: SchemalessError, message: str) -> str:
+    """Return what a message has in common with those about other lines."""
+    if isinstance(error, CellConflict):
+        return "the cell exists with another document"
+    if isinstance(error, BodyTooLarge):
+        return "the body is too large"
+    if isinstance(error, CorruptBody) and error.key is not None:
+        return "the stored cell is damaged"
+    return _OF_ONE_LINE.split(message, maxsplit=1)[0]
 
 
 class _Batch:
@@ -240,16 +279,19 @@ class _Batch:
         self._lines: dict[CellKey, _Line] = {}
         self._bytes = 0
 
-    def add(self, number: int, cell: EncodedCell) -> None:
+    def add(self, cell: EncodedCell, number: int, text: bytes) -> None:
         first = self._lines.get(cell.key)
         if first is not None and first.cell.body == cell.body:
-            first.duplicates.append(number)
+            first.numbers.append(number)
+            first.texts.append(text)
+            self._bytes += len(text)
             return
-        is_full = len(self._lines) >= self._max_cells or self._bytes + len(cell.body) > self._max_bytes
+        size = len(cell.body) + len(text)
+        is_full = len(self._lines) >= self._max_cells or self._bytes + size > self._max_bytes
         if first is not None or is_full:
             self.flush()
-        self._lines[cell.key] = _Line(number, cell)
-        self._bytes += len(cell.body)
+        self._lines[cell.key] = _Line(cell, [number], [text])
+        self._bytes += size
 
     def flush(self) -> None:
         lines, self._lines, self._bytes = list(self._lines.values()), {}, 0
@@ -257,7 +299,7 @@ class _Batch:
 
 
 def _write(
-    store: Datastore, lines: list[_Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError], None]
+    store: Datastore, lines: list[_Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError, bytes], None]
 ) -> None:
     cells = internals_of(store).cells
     parts = [lines]
@@ -279,21 +321,22 @@ def _write(
                 outcome.body_bytes += len(line.cell.body)
             else:
                 outcome.there += 1
-            outcome.there += len(line.duplicates)
+            outcome.there += len(line.numbers) - 1
         # A shard that refuses one cell writes none of its cells: drop that one, and retry the others in halves.
-        refused: list[tuple[int, SchemalessError]] = []
+        refused: list[tuple[int, SchemalessError, bytes]] = []
         for shard, cause in causes.items():
             unwritten = [line for line in pending.values() if store.shard_of(line.cell.key.row_key) == shard]
             culprit = unwritten[0].cell.key if len(unwritten) == 1 else _culprit(cause)
             if culprit is not None and isinstance(cause, CellErased):
-                outcome.erased += 1 + len(pending[culprit].duplicates)
+                outcome.erased += len(pending[culprit].numbers)
             elif culprit is not None:
-                refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].duplicates)]
+                line = pending[culprit]
+                refused += [(number, cause, text) for number, text in zip(line.numbers, line.texts, strict=True)]
             unwritten = [line for line in unwritten if line.cell.key != culprit]
             middle = len(unwritten) // 2
             parts += [half for half in (unwritten[:middle], unwritten[middle:]) if half]
-        for number, cause in sorted(refused, key=lambda pair: pair[0]):
-            fail(number, cause)
+        for number, cause, text in sorted(refused, key=lambda one: one[0]):
+            fail(number, cause, text)
 
 
 def _culprit(cause: SchemalessError) -> CellKey | None:
