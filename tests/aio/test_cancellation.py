@@ -76,6 +76,7 @@ def test_a_call_cancelled_at_any_await_leaves_no_trace(slow: Slow) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write", "signal-handlers")
 def test_a_call_cancelled_while_connecting_leaves_no_trace(slow: Slow) -> None:
     """Connecting, logging in and setting up a session are awaits as well."""
@@ -89,6 +90,7 @@ def test_a_call_cancelled_while_connecting_leaves_no_trace(slow: Slow) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write", "signal-handlers")
 def test_cancelled_at_random_nothing_is_wrong(slow: Slow, eventually: Callable[..., None]) -> None:
     """30 tasks: cancelled, timed out, or in a task group that fails. The benchmark does it 20,000 times."""

@@ -73,6 +73,7 @@ def test_a_compressor_gives_the_payload_back(name, payload):
     assert compressor.inflate(stored) == payload
 
 
+@pytest.mark.long
 @each("name", [name for name in codec_names() if name != "legacy"])
 @each("document", [DOCUMENT, {"a": 2**70}, {"text": "x" * 1000}])
 def test_store_contenders_write_the_same_bytes_as_the_store(name, document):

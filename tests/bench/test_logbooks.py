@@ -215,6 +215,7 @@ def test_the_row_key_is_the_uuid5_of_the_tail_number(everything):
     assert everything.found[1, "N14228"].row_key == row_key_for("N14228")
 
 
+@pytest.mark.long
 def test_documents_share_no_value(kept):
     """Changing one document's records changes no other one's."""
     first, second = list(logbooks.documents(kept.parent, limit=2))
@@ -225,6 +226,7 @@ def test_documents_share_no_value(kept):
     assert all(leg["origin"] and leg["carrier"] for leg in second.body["legs"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["books.ndjson", "books.ndjson.gz"])
 def test_write_ndjson_writes_one_document_a_line(kept, tmp_path, name):
     """The file holds each document's compact JSON text, plain or gzipped as its name says."""
@@ -245,6 +247,7 @@ def test_write_ndjson_into_a_missing_folder_says_so(tmp_path):
         logbooks.write_ndjson(tmp_path / "no" / "books.ndjson", [])
 
 
+@pytest.mark.long
 def test_offline_without_cached_files_is_one_clear_error(tmp_path, monkeypatch):
     """Without the network and without kept files the error says which files to get and where they go."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")

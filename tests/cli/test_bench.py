@@ -126,6 +126,7 @@ def test_the_output_folder_has_page_charts_figures_and_schemas(trips, tmp_path):
     assert rows["json zlib"]["size_factor"] == "1.00000"
 
 
+@pytest.mark.long
 def test_the_page_is_self_contained(tmp_path, capsys):
     """Well-formed, no scripts, no external references, escaped names, and a list of losses."""
     path = tmp_path / "<b>&.ndjson"

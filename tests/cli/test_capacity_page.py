@@ -39,7 +39,7 @@ from tests.planning.capacity.reports import (
     tried,
 )
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 CHROMIUM = os.environ.get("SCHEMALESS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None

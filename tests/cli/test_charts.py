@@ -60,6 +60,7 @@ def test_a_chart_is_self_contained_and_labelled():
             assert all(value.startswith("#") for name, value in element.items() if name.endswith("href"))
 
 
+@pytest.mark.long
 def test_rendering_is_reproducible():
     """No dates and no random ids, so charts can be compared and kept in version control."""
     assert CHART.html() == CHART.html()

@@ -109,6 +109,7 @@ def test_advice_says_which_figures_are_measured(invoke, filled, admin_url):
     assert "the advised ones, at 1,000 new cells a day and disks as measured on 20" in asked.out
 
 
+@pytest.mark.long
 def test_train_keeps_only_a_dictionary_that_helps(invoke, filled, fresh_store, admin_url, new_row):
     """Exit status 1 and nothing kept where it does not help; usage where there is too little."""
     drawn = random.Random(6)

@@ -81,6 +81,7 @@ def test_a_failed_atomic_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert page.read_bytes() == "äfter".encode()
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 @ONE_KIND
 def test_a_report_stopped_while_writing_leaves_the_old_page(

@@ -133,6 +133,7 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch, capsys)
     assert last.endswith(" s left")
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 @ONE_KIND
 def test_restore_knows_how_much_there_is(invoke, terminal, fresh_store, new_row, migrate_url, tmp_path):

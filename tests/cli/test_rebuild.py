@@ -43,6 +43,7 @@ def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(inv
     assert all(shard["cells"]["exact"] and shard["file_bytes_measured"] for shard in data["shards"])
 
 
+@pytest.mark.long
 def test_rebuild_execute_reports_predicted_against_actual(invoke, move_url, cells):
     """Only the given shards are rebuilt; the result is a table, or JSON."""
     plain = invoke("rebuild", "--execute", "--shards", "0", url=move_url)

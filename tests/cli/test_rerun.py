@@ -107,7 +107,7 @@ COMMANDS = {
 }
 
 
-SHORT = ("migrate", "move", "drain, one cut over")
+SHORT = ("migrate",)
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,7 @@ def test_an_abort_that_was_killed_is_continued_by_the_same_command(kill_in, invo
     assert [record["phase"] for record in again.json["shards"]] == ["verified", "aborted"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("begun", "asked", "difference"),
     [

@@ -44,6 +44,7 @@ def everything(store) -> dict:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", SIGNALS)
 def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
     """Loaded cells stay; the same load again stores every cell once and wastes no added_id."""
@@ -74,7 +75,7 @@ def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
     assert check(fresh_store).faults == {}
 
 
-@pytest.mark.parametrize("how", SIGNALS)
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_url, new_row, how):
     """Some bodies are re-encoded; the same run does the rest, counts all of them and keeps added_ids."""
     fresh_store.put_stored_cells(
@@ -111,6 +112,7 @@ def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_u
     assert check(fresh_store).faults == {}
 
 
+@pytest.mark.long
 @ONE_KIND
 def test_second_interrupt_ends_a_run_that_waits_for_a_server(
     start, eventually, fresh_store, migrate_store, migrate_url, new_row

@@ -115,6 +115,7 @@ def migrated(invoke, fresh_store, migrate_url, new_row):
     return migrate_url
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 @each("width", ["80", "60"])
 @each(

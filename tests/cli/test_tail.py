@@ -131,6 +131,7 @@ def test_follow_writes_new_cells_and_keeps_its_offsets(start, eventually, fresh_
     assert [line["body"] for line in lines(out_again.decode())] == ["later"]
 
 
+@pytest.mark.long
 def test_follow_reports_what_holds_the_feed(
     start, eventually, fresh_store, tail_url, server_urls, new_row, monkeypatch
 ):

@@ -80,6 +80,7 @@ def test_open_lines_of_a_line_that_is_too_long_names_it(
         next(whole)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("bounded-memory")
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_open_lines_of_one_huge_line_takes_bounded_memory(kind: str) -> None:

@@ -66,6 +66,7 @@ def failing_malloc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
+@pytest.mark.long
 @pytest.mark.skipif(optional("schemaless_packed") is None, reason=NATIVE_NOT_BUILT)
 @each(
     "operation",

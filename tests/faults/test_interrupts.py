@@ -87,7 +87,7 @@ def pools_of(store: Datastore) -> list[NodePool]:
 
 
 @pytest.mark.guarantee("reply-owner")
-@pytest.mark.parametrize("call", ["get_cell", "put_cell"])
+@pytest.mark.parametrize("call", [pytest.param("get_cell", marks=pytest.mark.long), "put_cell"])
 def test_an_exception_at_every_line_never_gives_a_call_another_calls_reply(store, call):
     """Of the driver or of the library, whatever its class: the connection that was busy is closed."""
     wrong, count = at_every_line(store, raised=RAISED, cold=False, calls=[call])
@@ -119,6 +119,7 @@ def test_alarms_at_any_moment_leave_the_pool_sound(store):
     assert set(found) <= set(TOLD), found
 
 
+@pytest.mark.long
 def test_alarms_beside_threads_of_the_same_pool_do_not_disturb_them(root_url):
     """Only the main thread gets them; the others go on, and get their own replies."""
     with schemaless.connect(root_url, pool_size=8) as wide:
@@ -130,6 +131,7 @@ def test_alarms_beside_threads_of_the_same_pool_do_not_disturb_them(root_url):
         assert [pool.slots.free() for pool in pools_of(wide)] == [8, 8]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("reply-owner")
 def test_alarms_in_forked_children_leave_the_pool_sound(store):
     """Each child connects anew; none reads a reply of its parent's, or of another child's."""

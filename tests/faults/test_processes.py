@@ -69,6 +69,7 @@ def everything(store: Datastore) -> dict[schemaless.CellKey, object]:
 # ---- threads
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("threads-and-forks")
 def test_threads_share_one_datastore(store, new_row):
     """Puts, batches, appends, gets and scans at once: each thread reads its own, and in the end all of it is there."""
@@ -199,6 +200,7 @@ def test_a_forked_child_and_its_parent_both_continue(store, new_row):
     assert store.get_cell(theirs, "BASE", 1).body == "child"
 
 
+@pytest.mark.long
 def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
     """However a child ends, its parent's connections stay open, idle or in use; neither has to close anything."""
     script = textwrap.dedent(f"""
@@ -321,6 +323,7 @@ def test_the_server_notices_a_dead_parent_while_its_child_lives(servers: list[Lo
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_children_work_however_they_are_started(store, fresh_url, new_row, method):
     """The URL is what is handed on."""

@@ -26,7 +26,7 @@ def harness(servers: list[LocalServer], accounts: Accounts) -> Iterator[Harness]
 
 
 @pytest.mark.guarantee("outcome-known")
-@pytest.mark.parametrize("first", range(0, 150, 30))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(30, 150, 30))])
 def test_whatever_breaks_results_and_errors_are_true(harness, first):
     """Each cell is there once or the error says what is known; the datastore works on, and no reply is another's."""
     for number in range(first, first + 30):

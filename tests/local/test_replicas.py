@@ -62,6 +62,7 @@ def arrives(query: Callable[..., Any], eventually: Callable[..., None]) -> Calla
     return write
 
 
+@pytest.mark.long
 def test_replica_added_later_has_everything_and_takes_no_writes(pair, query, arrives):
     """A replica that joins a server with a history has its first rows, gets its next ones, and is read-only."""
     primary, replica = pair
@@ -80,6 +81,7 @@ def test_replica_added_later_has_everything_and_takes_no_writes(pair, query, arr
         assert query(replica.socket, "SHOW SLAVE STATUS")[0].count("Slave_Pos") == 1
 
 
+@pytest.mark.long
 def test_only_the_account_of_replicas_gets_in_by_the_port(pair, query):
     """A primary listens on 127.0.0.1 only, and refuses everyone there but the replica's account."""
     primary, replica = pair
@@ -149,6 +151,7 @@ def test_replica_comes_back_after_down_and_up_with_the_port_taken(pair, pair_fol
     assert Description.read(primary.folder).port == moved.port
 
 
+@pytest.mark.long
 def test_status_shows_a_replica_that_runs_and_does_not_replicate(pair, pair_folder, query, command, eventually):
     """Replication that stopped is shown with the server's error and ends in status 1; up starts it again."""
     _, replica = pair

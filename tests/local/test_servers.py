@@ -39,6 +39,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.long
 @EACH_FLAVOUR
 def test_up_servers_outlive_the_command_and_are_found_again(flavour, folder, command_json, query):
     """Servers survive the command that started them, and the next one finds the same processes."""
@@ -168,6 +169,7 @@ def test_a_half_created_server_is_created_again(folder):
     assert [server.number for server in servers.up(folder, 1, "mariadb", options=RELAXED)] == [1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("remove", "fork"), [("remove", "alone"), ("keep", "fork")])
 def test_tied_servers_end_with_kill_of_the_parent(remove, fork, folder, eventually):
     """Tied servers end when their starter is killed, a forked child of it or not; asked to, the folder goes too."""
@@ -321,6 +323,7 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         shutil.rmtree(base, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_up_with_myrocks_keeps_it_for_later_starts(folder, command_json, query):
     """The flavour follows from the engine; later commands need neither, and add options to those of the engine."""
     (first,) = command_json("up", "--servers", 1, "--engine", "rocksdb", "--folder", folder)["servers"]

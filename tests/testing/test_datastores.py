@@ -79,6 +79,7 @@ def test_concurrent_datastores_are_distinct(made):
         assert first != second
 
 
+@pytest.mark.long
 @each(
     "sql",
     [
@@ -108,6 +109,7 @@ def test_damage_done_by_a_test_is_repaired(made, server_urls, sql):
         assert store.put_cell(uuid.UUID(int=1), "BASE", 1, {}).added_id == 1
 
 
+@pytest.mark.long
 def test_a_datastore_that_lost_a_database_is_dropped(made, server_urls):
     """The next test gets another one, and of the first nothing is left."""
     with made.fresh() as spoiled:
@@ -120,6 +122,7 @@ def test_a_datastore_that_lost_a_database_is_dropped(made, server_urls):
         assert [name for name in there if name.startswith(f"{parse_url(spoiled).database}_")] == []
 
 
+@pytest.mark.long
 def test_what_a_job_left_in_the_catalog_is_gone(made):
     """Tables of the catalog that were empty are empty again, so that the first job is number 1."""
     jobs, seen = [], set()

@@ -60,6 +60,7 @@ def seen(folder: Path) -> dict[str, list[str]]:
     return {pid: urls for pid, *urls in lines}
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_the_example_of_the_page_runs(pytester, run):
     """The tests and the settings that docs/local.md shows, where neither [cli] nor [fast] is installed."""
@@ -98,6 +99,7 @@ def test_each_worker_of_xdist_has_servers_of_its_own(pytester, run):
     assert [socket for socket in sockets if socket.exists()] == []
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_servers_go_when_the_run_is_killed(pytester, run, eventually):
     """Kill -9 of pytest: the servers and their folder are removed all the same."""

@@ -75,6 +75,7 @@ def server_of(store: Datastore, shard: int = SHARD) -> str:
     return str(internals_of(store).shards.node_of(shard))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("topology-followed")
 def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary, replicated, replica, rows):
     """During a switchover of the catalog's own cluster writes are refused; afterwards they go to the new primary."""

@@ -120,6 +120,7 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
     assert "schemaless: stopped; nothing was changed" in process.stderr.read().decode()
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_row, eventually, exporter_of):
     """Nothing is written to measure it; a replica that is down is reported, and does not affect the others."""
@@ -218,6 +219,7 @@ def test_days_left_and_sizes_are_those_of_the_report(
         assert CapacityReader(store)().changes == ()
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 @pytest.mark.parametrize(
     ("error", "logged"),

@@ -260,6 +260,7 @@ def follow(worker: Worker) -> None:
     turn(worker)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("replaced-bytes")
 @pytest.mark.myrocks
 def test_no_trace_of_erased_documents_is_left_on_any_path(clusters, server_kind, tmp_path, monkeypatch, eventually):

@@ -70,6 +70,7 @@ def erase(store: schemaless.Datastore, row: uuid.UUID) -> int:
     return number
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("erasure-former-servers")
 def test_an_erasure_reaches_the_replicas_of_a_cluster_that_the_shard_has_left(store, subject, replicated, invoke, url):
     """The replica does not apply the erasure: it is reported, and the receipt names these servers, too."""
@@ -125,6 +126,7 @@ def test_a_state_that_is_not_recorded_says_so(store, subject, invoke, url):
     assert "not yet" not in invoke("erase", "status", number, url=url).out
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("erasure-former-servers")
 def test_tables_that_a_restore_brings_back_to_a_server_without_the_shard_are_found(
     store, subject, replicated, invoke, url

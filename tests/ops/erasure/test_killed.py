@@ -184,6 +184,7 @@ def mortal(flavour: str) -> Iterator[LocalServer]:
         yield server
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("erasure-exact")
 @pytest.mark.mysql
 def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, monkeypatch):

@@ -189,6 +189,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("restored-datastore")
 def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell, name, servers, drill, flavour, invoke):  # noqa: F811
     """The page's commands, literally; until 'topology restored', every call is refused and makes no connection."""

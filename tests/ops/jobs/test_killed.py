@@ -180,6 +180,7 @@ def undisturbed(before: dict[object, tuple[bytes, int, object]]) -> dict[object,
     return {key: (recode(body).body, added_id, created_at) for key, (body, added_id, created_at) in before.items()}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("migrate-killed")
 def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, source):
     """Kill -9 of a load: no cell is lost, duplicated or changed."""
@@ -255,6 +256,7 @@ def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url
     assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("migrate-killed")
 def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
     """Kill -9 of a primary: the run logs it, waits, and continues when the server is back."""
@@ -311,6 +313,7 @@ def tables_in_shards(url: str) -> set[str]:
         }
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("upgrade-interrupted")
 def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
     """Kill -9 of an upgrade during an ALTER: the other shards are upgraded, and the next run upgrades that one."""

@@ -57,6 +57,7 @@ def bodies(store) -> dict[tuple, bytes]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("migrate-runners-agree")
 def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """Bytes and counts are the same as with one thread."""
@@ -246,6 +247,7 @@ def test_cancelled_job_ends_and_another_does_the_rest(fresh_store, legacy, migra
     assert bodies(fresh_store) == legacy
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("migrate-runners-agree")
 def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_store):
     """A run with a rate limit takes at least the time that the limit implies."""

@@ -54,6 +54,7 @@ cells = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(cells, max_size=5), max_size=5), st.integers(100, 4000))
 def test_any_cells_come_back_whatever_the_frames(tmp_path_factory, chunks, frame_bytes):
     """Round trip of arbitrary cells in frames of any size."""

@@ -408,6 +408,7 @@ def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_
         assert fresh_store.get_cell(row, "A", 1).body == {"n": number, "x": "a" * size}
 
 
+@pytest.mark.long
 def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
     """Incompressible bodies of several MB are split into statements that fit the packet limit."""
     noise = base64.b64encode(random.Random(1).randbytes(2_250_000)).decode()

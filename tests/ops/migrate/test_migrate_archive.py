@@ -105,6 +105,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("archive-complete")
 @ONE_KIND
 def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, migrate_url, migrate_store, tmp_path):
@@ -235,6 +236,7 @@ with schemaless.connect(url) as store:
 """
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("archive-complete")
 @ONE_KIND
 def test_killed_anywhere_between_archive_and_update_nothing_is_lost(

@@ -74,7 +74,7 @@ def bodies(store: schemaless.Datastore) -> dict[tuple[uuid.UUID, int], bytes]:
 
 
 @ONE_KIND
-@pytest.mark.parametrize("how", ["rst", "late", "half"])
+@pytest.mark.parametrize("how", ["rst", *(pytest.param(how, marks=pytest.mark.long) for how in ("late", "half"))])
 def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
     """The connection dies before or after any statement of a run, those on the job included: nothing is done twice."""
     monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
@@ -157,6 +157,7 @@ def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list
     return thread, ended
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("migrate-replicas")
 def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
     """The job shows the reason, replaces nothing while it waits, and continues when the replica has caught up."""
@@ -260,7 +261,7 @@ sys.exit(run(["migrate", "run", "--execute"]))
 
 
 @pytest.mark.guarantee("migrate-one-runner")
-@pytest.mark.parametrize("hour", [3600, -3600])
+@pytest.mark.parametrize("hour", [3600, pytest.param(-3600, marks=pytest.mark.long)])
 def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
     fresh_store, migrate_store, migrate_url, eventually, hour
 ):

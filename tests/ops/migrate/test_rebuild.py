@@ -127,6 +127,7 @@ def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, sh
     assert measured.high / measured.low == pytest.approx(1.5**2)
 
 
+@pytest.mark.long
 @pytest.mark.innodb("a compaction waits for no lock of the table")
 def test_rebuild_waits_for_a_transaction_without_blocking_writers(
     fresh_store, shrunk, move_store, by_hand, eventually, new_row

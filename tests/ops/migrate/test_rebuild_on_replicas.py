@@ -34,6 +34,7 @@ def accounts(replicated: LocalServer) -> Iterator[Accounts]:
         yield made
 
 
+@pytest.mark.long
 @pytest.mark.innodb("a compaction waits for no lock of the table")
 def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually):
     """While replication is stopped, no ALTER is started and the reason is shown; then the rebuild continues."""

@@ -77,6 +77,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     ]
 
 
+@pytest.mark.long
 @pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
 def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_store, move_url):
     """A small datastore is read completely, so the prediction is exact."""

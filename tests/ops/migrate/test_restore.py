@@ -366,6 +366,7 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
 # Restore as a job
 
 
+@pytest.mark.long
 @ONE_KIND
 def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
     """With processes, bytes, counts and missing originals are the same as with one thread."""

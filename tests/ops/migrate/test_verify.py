@@ -125,6 +125,7 @@ def test_verify_sample_is_repeated_by_its_seed(migrate_store, job):
             verify(migrate_store, options=VerifyOptions(sample=wrong))
 
 
+@pytest.mark.long
 @ONE_KIND
 def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_hand):
     """With processes, report, faults and sample are the same as in one thread."""
@@ -194,6 +195,7 @@ def on_replica(replicated):
     pool.close()
 
 
+@pytest.mark.long
 def test_verify_compares_with_every_replica(replica_url, replicated):
     """Right after a migration, verify waits for the replica to catch up and reports no fault."""
     with schemaless.connect(replica_url) as store:

@@ -84,6 +84,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_rate, "WINDOW_S", 0)
 
 
+@pytest.mark.long
 @on_servers
 @pytest.mark.usefixtures("small_steps")
 def test_a_shard_that_receives_cells_faster_than_it_is_copied_with_pauses_is_moved(bench, movers, monkeypatch):
@@ -107,6 +108,7 @@ def test_a_shard_that_receives_cells_faster_than_it_is_copied_with_pauses_is_mov
     assert sum("pauses between steps are shortened" in what for _, _, what in bench.job_store.events(job.job_id)) == 1
 
 
+@pytest.mark.long
 @on_servers
 @pytest.mark.usefixtures("small_steps")
 def test_a_move_that_does_not_catch_up_gives_up_and_continues_later(bench, movers, monkeypatch):

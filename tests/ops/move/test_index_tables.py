@@ -270,7 +270,7 @@ def test_an_erasure_is_verified_once_a_move_has_dropped_what_followers_made(
 
 
 @pytest.mark.usefixtures("beside")
-@pytest.mark.parametrize("rewound", ["never", "before the fence"])
+@pytest.mark.parametrize("rewound", [pytest.param("never", marks=pytest.mark.long), "before the fence"])
 def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexed, client, monkeypatch, rewound):
     """The control: without the rewind, or with an early one, the check above finds missing entries."""
     rewind, copy = IndexMover.rewind_followers, IndexMover.copy
@@ -324,6 +324,7 @@ def test_followers_are_rewound_in_a_paused_job_and_beside_unreachable_shards(
     assert indexed.faults() == {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("abort", [False, pytest.param(True, marks=pytest.mark.long)], ids=["runs", "aborts"])
 def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: Movers, client, abort):

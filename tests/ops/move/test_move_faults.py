@@ -62,6 +62,7 @@ def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
     assert identities == [(0,)]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
 @POINTS

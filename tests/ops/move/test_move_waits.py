@@ -64,6 +64,7 @@ def backup_of(client: Datastore, cluster: str, flavour: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_a_backup_is_detected_before_the_pause(bench, movers, client, flavour):
     """While a backup blocks DDL, the mover does not lock the shard; it cuts over after the backup."""
     job = bench.begin()
@@ -79,6 +80,7 @@ def test_a_backup_is_detected_before_the_pause(bench, movers, client, flavour):
     assert bench.check(job) == "verified"
 
 
+@pytest.mark.long
 def test_a_backup_that_begins_during_the_cut_does_not_take_the_shard_down(bench, movers, client, flavour, monkeypatch):
     """The source's tables get their names back at once, and the shard is cut over after the backup."""
     job = bench.begin()
@@ -106,6 +108,7 @@ def test_a_backup_that_begins_during_the_cut_does_not_take_the_shard_down(bench,
     assert bench.check(job) == "verified"
 
 
+@pytest.mark.long
 def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, movers, client, monkeypatch, caplog):
     """While the target flushes the copied cells, an attempt that would take too long ends, and a later one succeeds."""
     job = bench.begin(max_pause_s=0.2)
@@ -131,7 +134,7 @@ def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, move
     assert bench.check(job) == "verified"
 
 
-@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+@pytest.mark.parametrize("abort", [False, pytest.param(True, marks=pytest.mark.long)], ids=["runs", "aborts"])
 def test_a_successor_that_meets_a_backup_lets_the_source_serve(bench, movers, client, flavour, abort):
     """After a mover died during the cut and a backup blocks the target, the source serves the shard again."""
     job = bench.begin()

@@ -316,6 +316,7 @@ def test_a_given_disk_overrides_what_its_server_reports(fresh_store):
         assert notes[0].startswith("cluster-1: the given disk has 4,000 GB with 1,500 GB free, but its server reports ")
 
 
+@pytest.mark.long
 def test_a_replica_is_read_if_it_answers_and_the_primary_otherwise(replicated, tmp_path):
     """The measurement names the server read; a replica that is down causes a note, not a problem."""
     with accounts_on([replicated.url]) as own:

@@ -241,6 +241,7 @@ def test_an_empty_report_plans_nothing():
     assert "When disks fill up" not in [each.title for each in tables(found)]
 
 
+@pytest.mark.long
 def test_many_clusters_are_cut_to_the_worst():
     """The table has ten disks, and its note the total number; the other outputs have all disks."""
     clusters = [space(f"c-{number}", disk=(4 + number) * GIB) for number in range(12)]

@@ -82,6 +82,7 @@ def test_a_cluster_that_is_down_has_no_prediction():
     assert predicted_files(measurement(), down("cluster-1"), {}, MYSQL) is None
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migrate_store, move_url, new_row, by_hand):
     """With two columns and four shards, away from a step, the result is in the interval and near its middle."""

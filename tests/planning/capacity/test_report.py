@@ -261,6 +261,7 @@ def test_a_full_disk_is_full_today(odd):
     assert odd["a full disk"].now.first.days == (0, 0, 0, 0, 0)
 
 
+@pytest.mark.long
 def test_a_finished_import_is_named_and_left_out():
     """It changes neither the days nor the costs, and no interval spans more than a factor of 100."""
     first = TODAY - datetime.timedelta(38)
@@ -360,6 +361,7 @@ def launched() -> CapacityReport:
     return report(replace(before, growth=tuple(grown)))
 
 
+@pytest.mark.long
 def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     """If the bands did not hold, the answer says so and gives the days at the constant rate."""
     tests = [each.forecast.back_test for each in launched.disks if isinstance(each.forecast, Forecast)]

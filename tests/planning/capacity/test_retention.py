@@ -109,6 +109,7 @@ def of_policies():  # type: ignore[no-untyped-def]
     )
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("retention-forecasts")
 def test_with_the_policies_in_force_the_disk_never_fills(of_policies) -> None:  # type: ignore[no-untyped-def]
     """Days until full: without retention some, with 20 days none within the forecast, with 400 as without."""

@@ -301,6 +301,7 @@ def test_put_cells_with_look_first_uses_no_added_id(fresh_store, new_row):
     assert sorted(put.added_id for put in puts) == list(range(1, 21))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("batch-atomic")
 def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row):
     """Cells that do not fit into one statement are still written completely or not at all."""

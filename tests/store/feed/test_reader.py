@@ -484,6 +484,7 @@ def test_a_read_only_server_is_no_primary(
     assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("feed-settings")
 def test_locks_that_had_no_room_are_noticed(flavour: str) -> None:
     """A server that could not record every lock reports that in a counter, and its list is not used."""

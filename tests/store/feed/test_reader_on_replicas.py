@@ -105,6 +105,7 @@ def rest(store: schemaless.Datastore, location: int) -> list[int]:
     return [cell.added_id for cell in page.cells]
 
 
+@pytest.mark.long
 def test_a_replica_returns_what_has_arrived(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:

@@ -175,6 +175,7 @@ def test_no_notification_is_lost_if_the_listener_is_cut(follow_store, put, event
     assert reported["heard"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("follower-notifications")
 @pytest.mark.mysql
 @pytest.mark.twice

@@ -10,6 +10,7 @@ from tests.store.followers.live import Live
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("follower-at-least-once")
 def test_workers_killed_and_frozen_miss_nothing(accounts, fresh_url, tmp_path):
     """Kill -9 and SIGSTOP at any moment, while cells come and a shard moves: none is missed, each comes in its turn."""

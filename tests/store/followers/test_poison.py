@@ -88,6 +88,7 @@ def test_thirty_cells_that_kill_their_worker_stop_no_other_shard(follow_store, p
     assert len(before) < len(poisonous) / 2
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("follower-poison")
 def test_a_quarantined_shard_is_shown_with_its_cause_and_its_cells_are_parked_replayed_and_skipped(
     follow_store, put, log

@@ -27,7 +27,7 @@ def totals(checking: IndexCheck) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("keys", ["random", "consecutive"])
+@pytest.mark.parametrize("keys", ["random", pytest.param("consecutive", marks=pytest.mark.long)])
 def test_progress_within_a_shard_is_reported(kept, fresh_store, keys):
     """In small steps that add up to one per shard, for random and for consecutive row_keys."""
     base = uuid.uuid4().int

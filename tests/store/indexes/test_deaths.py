@@ -18,6 +18,7 @@ class Died(BaseException):
     """Stands in for the death of the process."""
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("index-late")
 def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept, fresh_store, new_row, monkeypatch):
     """Rows change their shard, over two servers; the page is cut before each of its write statements in turn.

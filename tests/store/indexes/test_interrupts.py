@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 def test_an_exception_at_any_line_of_a_query_leaves_the_pools_sound(kept, fresh_store, new_row):
     """The query reads from two servers at once; every 23rd line is interrupted, by one class after the other."""
     rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(12)]

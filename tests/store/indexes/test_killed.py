@@ -10,6 +10,7 @@ from tests.store.indexes.live import NOT_SET_BACK, LiveIndex
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("index-late")
 @pytest.mark.parametrize(
     "control", ["", pytest.param(NOT_SET_BACK, marks=pytest.mark.long)], ids=["as it is", "followers are not set back"]

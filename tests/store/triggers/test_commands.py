@@ -157,6 +157,7 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     assert [each.row.worker for each in status.shards] == [None] * 4
 
 
+@pytest.mark.long
 @pytest.mark.once
 def test_a_terminal_that_is_closed_ends_a_run_with_its_workers(start, tmp_path, fresh_store, new_row, eventually):
     """The signal reaches all of them; a call that outlasts the time to stop is killed."""
@@ -196,6 +197,7 @@ def test_a_worker_that_starts_is_not_interrupted(start, tmp_path, fresh_store, n
     assert set((tmp_path / "kept").read_text().split()) == {str(row)}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("follower-idempotent")
 @pytest.mark.once
 def test_the_example_bills_each_trip_once_with_a_crash_in_the_middle(accounts, fresh_url):
