@@ -158,6 +158,7 @@ class AsyncDatastore(_Async[Datastore]):
     get_cell_latest = _coroutine(Datastore.get_cell_latest)
     get_cells_latest = _coroutine(Datastore.get_cells_latest)
     get_row = _coroutine(Datastore.get_row)
+    get_rows = _coroutine(Datastore.get_rows)
     get_versions = _iterator(Datastore.get_versions)
     get_stored_versions = _iterator(Datastore.get_stored_versions)
     column_names = _coroutine(Datastore.column_names)

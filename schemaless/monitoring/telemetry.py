@@ -43,6 +43,7 @@ CALLS: Final = (
     "get_cell_latest",
     "get_cells_latest",
     "get_row",
+    "get_rows",
     "column_names",
     "get_cells_for_shard",
     "get_stored_cells_for_shard",

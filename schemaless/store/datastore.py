@@ -303,21 +303,50 @@ class Datastore:
         """
         return self._reader.latest_of_many(keys, read_from)
 
-    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
+    def get_row(
+        self, row_key: RowKey, *, columns: Iterable[str] | None = None, read_from: ReadFrom = "primary"
+    ) -> dict[str, Cell]:
         """Read a row: the latest cell of each of its columns.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
+            columns: names of the columns to read; None for all.
             read_from: where to read, as in ``get_cell``.
 
         Returns:
             The cells by column name, ordered by name; an empty dict if the row does not exist.
 
         Raises:
+            InvalidCell: the row_key or a column name is invalid.
             CorruptBody: the stored bytes of a cell do not decode.
-            StaleAbsence: as for ``get_cell``, if the replica has no cell of the row.
+            StaleAbsence: as for ``get_cell``, if the replica has no such cell of the row.
         """
-        return self._reader.row(row_key, read_from)
+        return self._reader.row(row_key, columns, read_from)
+
+    def get_rows(
+        self, row_keys: Iterable[RowKey], *, columns: Iterable[str] | None = None, read_from: ReadFrom = "primary"
+    ) -> dict[uuid.UUID, dict[str, Cell]]:
+        """Read many rows: the latest cell of each of their columns.
+
+        Each primary gets one statement per 200 rows; all primaries work at the same time. Replicas are read shard by
+        shard. The cells of one row come from one snapshot.
+
+        Args:
+            row_keys: the rows; each is a ``uuid.UUID`` or its 16 bytes.
+            columns: names of the columns to read; None for all.
+            read_from: where to read, as in ``get_cell``.
+
+        Returns:
+            For each row, what ``get_row`` returns, by row_key, in the order of ``row_keys``. Rows without such cells
+            are left out.
+
+        Raises:
+            InvalidCell: a row_key or a column name is invalid.
+            CorruptBody: the stored bytes of a cell do not decode.
+            StaleAbsence: as for ``get_row``, if any of the rows is missing from a replica; ``found`` has the cells that
+                were found.
+        """
+        return self._reader.rows(row_keys, columns, read_from)
 
     def get_versions(
         self,

@@ -178,6 +178,7 @@ def cases(store: AsyncDatastore, rows: list[uuid.UUID]) -> list[Callable[[], Cas
         reads("get_cell_latest", lambda: store.get_cell_latest(rows[0], "BASE")),
         reads("get_cells_latest", lambda: store.get_cells_latest([(row, "BASE") for row in rows])),
         reads("get_row", lambda: store.get_row(rows[0])),
+        reads("get_rows", lambda: store.get_rows(rows)),
         reads("column_names", lambda: store.column_names(rows[0])),
         reads("get_versions", lambda: drain(store.get_versions(rows[0], "BASE"))),
         reads("get_cells_for_shard", lambda: store.get_cells_for_shard(0)),

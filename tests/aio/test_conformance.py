@@ -23,6 +23,7 @@ from tests.store.cells.test_reading import (  # noqa: F401
     test_get_latest_is_the_highest_ref_key_not_the_last_written,
     test_get_over_the_readers_limit_raises_and_another_limit_reads_it,
     test_get_rotten_body_raises_naming_cell_and_shard,
+    test_get_rows_reads_many_rows_over_all_shards,
     test_get_versions_bad_arguments_raise_at_once,
     test_get_versions_ranges_directions_and_limits,
     test_reads_from_anything_but_primary_or_replica_are_refused,

@@ -19,6 +19,7 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "get_cell_latest": lambda store: store.get_cell_latest(ROW, "BASE"),
     "get_cells_latest": lambda store: store.get_cells_latest([(ROW, "BASE")]),
     "get_row": lambda store: store.get_row(ROW),
+    "get_rows": lambda store: store.get_rows([ROW]),
     "get_versions": lambda store: list(store.get_versions(ROW, "BASE")),
     "get_stored_versions": lambda store: list(store.get_stored_versions(ROW, "BASE")),
     "column_names": lambda store: store.column_names(ROW),

@@ -23,6 +23,7 @@ CALLS = {
     "get_cells_latest",
     "get_erased_for_shard",
     "get_row",
+    "get_rows",
     "get_stored_cells_for_shard",
     "get_stored_versions",
     "get_versions",

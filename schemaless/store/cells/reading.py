@@ -26,12 +26,24 @@ from schemaless.errors import (
     StaleAbsence,
 )
 from schemaless.store.cells.paging import Row, read_versions
-from schemaless.store.cells.sql import select_cells, select_column_names, select_latest, select_row, select_versions
+from schemaless.store.cells.sql import (
+    select_cells,
+    select_column_names,
+    select_latest,
+    select_row,
+    select_rows,
+    select_versions,
+)
 from schemaless.topology.placement import shard_for
+from schemaless.topology.scatter_gather import query_shards
 from schemaless.topology.shards import ReadFrom, Shards, log
 from schemaless.wire.connection import Check, Rows
 
 _PAIRS_PER_SELECT: Final = 200
+_ROWS_PER_SELECT: Final = 200
+
+_RANGES_PER_SELECT: Final = 2_000
+"""Maximum number of rows times columns per statement; with too many ranges, MySQL would scan the whole index."""
 
 Place = tuple[bytes, str, int]
 """A cell's key as the table stores it: row_key, column_name, ref_key."""
@@ -235,16 +247,62 @@ class Reader:
                 source.check_absent(self._shard_of(row), _described(row, name), cells)
         return cells
 
-    def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
-        """Read the latest cell of each column of a row."""
-        source, row = _source(read_from), row_key_bytes(row_key)
+    def row(self, row_key: RowKey, columns: Iterable[str] | None, read_from: ReadFrom) -> dict[str, Cell]:
+        """Read the latest cell of each column of a row, or of some columns."""
+        source, row, names = _source(read_from), row_key_bytes(row_key), _column_names(columns)
+        if names == ():
+            return {}
         shard = self._shard_of(row)
-        rows = self.select(shard, select_row(self._shards.database(shard), row), [(row,)], ROW_KEY, source)
+        rows = self.select(shard, select_row(self._shards.database(shard), row, names), [(row,)], ROW_KEY, source)
         read = (self.cell(stored_row, shard, source=source) for stored_row in rows)
         cells = {cell.column_name: cell for cell in read if not cell.erased}
         if not cells:
             source.check_absent(shard, f"row {row.hex()}")
         return cells
+
+    def rows(
+        self, row_keys: Iterable[RowKey], columns: Iterable[str] | None, read_from: ReadFrom
+    ) -> dict[uuid.UUID, dict[str, Cell]]:
+        """Read the latest cell of each column of many rows, or of some columns."""
+        source, names = _source(read_from), _column_names(columns)
+        wanted = list(dict.fromkeys(map(row_key_bytes, row_keys)))
+        if names == ():
+            return {}
+        found: dict[bytes, dict[str, Cell]] = {row: {} for row in wanted}
+        step = min(_ROWS_PER_SELECT, max(1, _RANGES_PER_SELECT // len(names or [None])))
+        for start in range(0, len(wanted), step):
+            for stored_row, shard in self._rows_of(wanted[start : start + step], names, source):
+                cell = self.cell(stored_row, shard, source=source)
+                if not cell.erased:
+                    found[stored_row[1]][cell.column_name] = cell
+        for row in wanted if source.lost else ():
+            if not found[row]:
+                cells = {(cell.row_key, name): cell for of_row in found.values() for name, cell in of_row.items()}
+                source.check_absent(self._shard_of(row), f"row {row.hex()}", cells)
+        return {uuid.UUID(bytes=row): dict(sorted(cells.items())) for row, cells in found.items() if cells}
+
+    def _rows_of(
+        self, row_keys: Sequence[bytes], columns: Sequence[str] | None, source: Source
+    ) -> Iterator[tuple[Row, int]]:
+        """Yield the rows of the table that hold the latest cells of ``row_keys``, with their shards.
+
+        Primaries get one statement each, and work at the same time.
+        """
+        by_shard: dict[int, list[bytes]] = {}
+        for row_key in row_keys:
+            by_shard.setdefault(self._shard_of(row_key), []).append(row_key)
+        wanted = {(row_key,) for row_key in row_keys}
+
+        def statement(shard: int) -> bytes:
+            return select_rows(self._shards.database(shard), by_shard[shard], columns)
+
+        if source.read_from == "primary":
+            fetched: list[Any] = []
+            query_shards(self._shards, by_shard, statement, fetched.extend, only_requested(wanted, ROW_KEY))
+            return ((row, self._shard_of(row[1])) for row in fetched)
+        return (
+            (row, shard) for shard in by_shard for row in self.select(shard, statement(shard), wanted, ROW_KEY, source)
+        )
 
     def versions(
         self,
@@ -305,6 +363,10 @@ class Reader:
 
 def _described(row: bytes, column_name: str) -> str:
     return f"a cell of row {row.hex()} in column {column_name}"
+
+
+def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if columns is None else tuple(dict.fromkeys(map(check_column_name, columns)))
 
 
 def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:

@@ -26,6 +26,7 @@ from schemaless.wire.sql.parts import (
     numbers,
     table,
     text,
+    texts,
     update,
     upsert,
 )
@@ -88,16 +89,40 @@ def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
     return b"(" + b") UNION ALL (".join(parts) + b")"
 
 
-def select_row(database: str, row_key: bytes) -> bytes:
-    """Select the latest cell of each column of a row."""
+def select_row(database: str, row_key: bytes, columns: Iterable[str] | None = None) -> bytes:
+    """Select the latest cell of each column of a row, or of each of ``columns``."""
     key = row_key.hex().encode()
     return (
         b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
-        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
+        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b'%b GROUP BY column_name) AS latest "
         b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
         b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
-        b"ORDER BY c.column_name" % (CREATED_AT, by_key(database), key, cell_table(database), key)
+        b"ORDER BY c.column_name" % (CREATED_AT, by_key(database), key, _in_columns(columns), cell_table(database), key)
     )
+
+
+def select_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str] | None = None) -> bytes:
+    """Select the latest cell of each column of rows, or of each of ``columns``, in undefined order.
+
+    A search per row, combined by UNION ALL, would take the server ten times as long.
+    """
+    return (
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
+        b"(SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key IN (%b)%b "
+        b"GROUP BY row_key, column_name) AS latest STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
+        b"ON c.row_key=latest.row_key AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key"
+        % (
+            CREATED_AT,
+            by_key(database),
+            b",".join(map(blob_hex, row_keys)),
+            _in_columns(columns),
+            cell_table(database),
+        )
+    )
+
+
+def _in_columns(columns: Iterable[str] | None) -> bytes:
+    return b"" if columns is None else b" AND column_name IN (%b)" % texts(columns)
 
 
 def select_column_names(database: str, row_key: bytes) -> bytes:

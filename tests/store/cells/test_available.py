@@ -135,6 +135,16 @@ CALLS: dict[str, tuple[Callable[[Datastore], object], object, object]] = {
         ([1], [False]),
         StaleAbsence,
     ),
+    "rows": (
+        lambda store: bodies([*store.get_rows([BOTH], read_from="available")[BOTH].values()]),
+        ([3, "seen"], [False, False]),
+        ([2, "seen"], [True, True]),
+    ),
+    "rows, one of them on the primary only": (
+        lambda store: len(store.get_rows([BOTH, NEW], columns=["BASE"], read_from="available")),
+        2,
+        StaleAbsence,
+    ),
     "versions": (
         lambda store: bodies([*store.get_versions(BOTH, "BASE", read_from="available")]),
         ([3, 2, 1], [False] * 3),
@@ -207,6 +217,12 @@ def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventua
         again = pickle.loads(pickle.dumps(raised.value))
         assert [(type(cell), cell.body) for cell in again.found.values()] == [(StaleCell, 2)]
         assert (again.shard, again.retryable) == (0, True)
+        with pytest.raises(StaleAbsence) as raised:
+            lagging.get_rows([NEW, BOTH], read_from="available")
+        assert {key: cell.body for key, cell in raised.value.found.items()} == {
+            (BOTH, "BASE"): 2,
+            (BOTH, "NOTE"): "seen",
+        }
     if outage is hangs:
         guard.retry_at_s = 0
         eventually(lambda: outcome(lagging, CALLS["the latest"][0]) == ([3], [False]), "the primary is read again")

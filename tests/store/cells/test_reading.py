@@ -103,6 +103,28 @@ def test_get_versions_ranges_directions_and_limits(shared_store, arguments, expe
     assert [cell.ref_key for cell in shared_store.get_versions(row, "V", **arguments)] == expected
 
 
+def test_get_rows_reads_many_rows_over_all_shards(fresh_store, new_row):
+    """In the order of the request, each once; without the rows that have no such cell, as if read one by one."""
+    rows = [new_row() for _ in range(450)]
+    fresh_store.put_cells(
+        [NewCell(row, name, n % 3 + 1, n) for n, row in enumerate(rows[:-1]) for name in ("b", "a", "B")[: n % 4]]
+    )
+    fresh_store.put_cell(rows[7], "a", 9, "latest")
+
+    found = fresh_store.get_rows([*rows, rows[0].bytes, rows[7]])
+    assert list(found) == [row for n, row in enumerate(rows[:-1]) if n % 4]
+    assert list(found[rows[7]]) == ["B", "a", "b"]
+    for name in ("primary", "replica", "available"):
+        assert fresh_store.get_rows(iter(rows), read_from=name) == found
+    for columns in (["a", "none", "b", "a"], ["none"], []):
+        some = {row: fresh_store.get_row(row, columns=columns) for row in rows}
+        assert fresh_store.get_rows(rows, columns=iter(columns)) == {row: cells for row, cells in some.items() if cells}
+        assert some[rows[7]] == {name: found[rows[7]][name] for name in ("a", "b") if name in columns}
+    assert fresh_store.get_rows([]) == {}
+    with pytest.raises(InvalidCell, match="column_name must be"):
+        fresh_store.get_rows(rows, columns=["a", "b'c"])
+
+
 def test_get_versions_bad_arguments_raise_at_once(store, row):
     """By the call itself, not by the first step of the iterator."""
     with pytest.raises(InvalidInput, match="limit"):
@@ -118,6 +140,7 @@ def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
         lambda: store.get_cell_latest(row, "BASE", read_from="Primary"),
         lambda: store.get_cells_latest([(row, "BASE")], read_from=""),
         lambda: store.get_row(row, read_from=None),
+        lambda: store.get_rows([row], read_from="primaries"),
         lambda: list(store.get_versions(row, "BASE", read_from="any")),
         lambda: list(store.get_stored_versions(row, "BASE", read_from="any")),
         lambda: store.column_names(row, read_from="secondary"),

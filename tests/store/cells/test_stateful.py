@@ -250,10 +250,17 @@ class Store(RuleBasedStateMachine):
         latest = {pair: key for pair, key in latest.items() if self.model[key] is not ERASED}
         found = self.store.get_cells_latest([(row, column) for row in ROWS for column in COLUMNS])
         assert {pair: tuple(cell.key) for pair, cell in found.items()} == latest
-        for row in ROWS:
-            assert {name: tuple(cell.key) for name, cell in self.store.get_row(row).items()} == {
-                column: key for (owner, column), key in latest.items() if owner == row
-            }
+        for columns in (None, COLUMNS[:1]):
+            expected: dict[uuid.UUID, dict[str, object]] = {}
+            for (row, column), key in latest.items():
+                if columns is None or column in columns:
+                    expected.setdefault(row, {})[column] = key
+            rows = self.store.get_rows(ROWS, columns=columns)
+            assert {row: {name: tuple(cell.key) for name, cell in cells.items()} for row, cells in rows.items()} == (
+                expected
+            )
+            for row in ROWS:
+                assert self.store.get_row(row, columns=columns) == rows.get(row, {})
 
     def teardown(self) -> None:
         if hasattr(self, "model"):

@@ -20,6 +20,7 @@ CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
     "get_cell_latest": lambda store, row, shard, last: store.get_cell_latest(row, "BASE"),
     "get_cells_latest": lambda store, row, shard, last: store.get_cells_latest([(row, "BASE")]),
     "get_row": lambda store, row, shard, last: store.get_row(row),
+    "get_rows": lambda store, row, shard, last: store.get_rows([row]),
     "get_versions": lambda store, row, shard, last: list(store.get_versions(row, "BASE")),
     "put_cell, there already": lambda store, row, shard, last: store.put_cell(row, "BASE", 1, "mine"),
     "append_cell": lambda store, row, shard, last: store.append_cell(row, "BASE", 2),
