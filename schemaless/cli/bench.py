@@ -32,7 +32,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -108,7 +108,6 @@ def codecs(
     only_serializers: Sequence[str],
     only_compressors: Sequence[str],
     folder: Path | None,
-    as_json: bool,
 ) -> int:
     """Measure serializers and compressors on your documents.
 
@@ -146,17 +145,15 @@ def codecs(
             results.append(result)
             if folder is not None:
                 _write(result, folder / result.corpus.name if many else folder)
-            if not as_json:
-                _show(result)
+            _show(result)
         stopped = results[-1].rounds < rounds
     except KeyboardInterrupt:
         if not results:
             note("stopped before the first round was complete, so there is no result")
             raise
         stopped = True
-    if as_json:
-        print_json([result.as_json() for result in results] if many else results[0].as_json())
-    elif many:
+    print_result([result.as_json() for result in results] if many else results[0].as_json())
+    if many:
         _show_matrices(results)
     if folder is not None:
         if many:
@@ -280,7 +277,7 @@ def _write(result: Result, folder: Path) -> None:
 def _show_matrices(results: Sequence[Result]) -> None:
     for first in range(0, len(results), _SETS_PER_TABLE):
         for title, header, rows in bench_page.matrices(results[first : first + _SETS_PER_TABLE]):
-            out().print(f"\n{title}", markup=False)
+            out().print(f"\n{title}")
             print_table(None, header, rows)
 
 
@@ -289,8 +286,7 @@ def _show(result: Result) -> None:
     rounds = f"{result.rounds} round{'s' if result.rounds > 1 else ''}"
     out().print(
         f"\n{corpus.name}: {counted(corpus.documents, 'document')}, {bytes_text(corpus.json_bytes)} of JSON, "
-        f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n",
-        markup=False,
+        f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n"
     )
     rows = [
         ["*" if combination.on_front else "", *bench_page.row_of(combination)] for combination in result.combinations
@@ -304,4 +300,4 @@ def _show(result: Result) -> None:
     lines += [f"missing: {absentee.name} ({absentee.reason}); {absentee.install}" for absentee in result.absentees]
     lines += [f"not measured: {name}: {reason}" for name, reason in result.failed.items()]
     lines += [*bench_page.findings(result), bench_page.busy(result)]
-    out().print("\n" + "\n".join(lines), markup=False)
+    out().print("\n" + "\n".join(lines))

@@ -44,7 +44,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
     size_text,
@@ -82,7 +82,7 @@ capacity.add_command(model_command)
 
 
 def measurement_json(measurement: Measurement) -> dict[str, Any]:
-    """Return a measurement for ``print_json``, rounded to whole numbers as in the catalog."""
+    """Return a measurement for ``print_result``, rounded to whole numbers as in the catalog."""
     plain = measurement.to_json(trials=False)
     for part in (*plain["groups"], *plain["growth"], *plain["clusters"]):
         part |= {name: estimate_json(Interval(*part[name])) for name in _ESTIMATES if part.get(name) is not None}
@@ -123,9 +123,7 @@ def shares_of(text: str) -> tuple[float, ...]:
 @click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
-def measure(
-    url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool, seed: int | None, as_json: bool
-) -> int:
+def measure(url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool, seed: int | None) -> int:
     """Measure sizes and growth, try codecs, and save the results.
 
     The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
@@ -161,12 +159,10 @@ def measure(
                     "the privileges that saving needs"
                 )
                 failed = True
-    if as_json:
-        print_json({"sample_id": sample_id, **measurement_json(measurement)})
-    else:
-        _show_measurement(measurement)
-        if sample_id is not None:
-            out().print(f"saved in the catalog as measurement {sample_id}")
+    print_result({"sample_id": sample_id, **measurement_json(measurement)})
+    _show_measurement(measurement)
+    if sample_id is not None:
+        out().print(f"saved in the catalog as measurement {sample_id}")
     return EXIT_FAILED if failed or measurement.problems else 0
 
 
@@ -204,7 +200,7 @@ def _show_measurement(measurement: Measurement) -> None:
     )
     _show_growth(measurement)
     for remark in (*measurement.notes, *note_on_other_tables([measurement])):
-        out().print(f"note: {remark}", markup=False)
+        out().print(f"note: {remark}")
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(
         f"\nread {'all cells' if exact else 'a sample'}: {counted(measurement.rows_read, 'row')}, about "
@@ -241,7 +237,7 @@ def _show_growth(measurement: Measurement) -> None:
     "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
 )
 @json_option
-def history(url: str, last: int, as_json: bool) -> None:
+def history(url: str, last: int) -> None:
     """List the measurements saved in the catalog, oldest first.
 
     'capacity measure' thins out old measurements: it keeps all from the last 14 days, then one a day up to an age of
@@ -255,11 +251,9 @@ def history(url: str, last: int, as_json: bool) -> None:
     with open_store(url) as store:
         numbers = [kept.sample_id for kept in saved.kept(store)[-last:]]
         measurements = dict(zip(numbers, saved.read(store, numbers), strict=True))
-    if as_json:
-        print_json(
-            [{"sample_id": number, **measurement_json(measurement)} for number, measurement in measurements.items()]
-        )
-        return
+    print_result(
+        [{"sample_id": number, **measurement_json(measurement)} for number, measurement in measurements.items()]
+    )
     if not measurements:
         out().print("no measurements saved yet; take one with 'schemaless capacity measure'")
         return
@@ -304,11 +298,7 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
 )
 @choice_options
 @click.option(
-    "--disk",
-    "disks",
-    multiple=True,
-    metavar="CLUSTER=TOTAL[:FREE]",
-    help=f"{_DISK_HELP} Overrides the measured disk.",
+    "--disk", "disks", multiple=True, metavar="CLUSTER=TOTAL[:FREE]", help=f"{_DISK_HELP} Overrides the measured disk."
 )
 @click.option("--fresh", is_flag=True, help="Take a new measurement for this report, without saving it.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write an HTML page with charts.")
@@ -367,7 +357,6 @@ def report(
     price_per_tb: float | None,
     fail_below_days: float | None,
     show_all: bool,
-    as_json: bool,
     **asked: Any,
 ) -> int:
     """Forecast when disks will be full, now and after re-encoding.
@@ -439,9 +428,8 @@ def report(
     if png_file is not None:
         _write_png(capacity, png_file)
     csv_is_out = write_csv(csv_file, lambda: csv_text(capacity))
-    if as_json:
-        print_json(report_json(capacity))
-    elif not csv_is_out:
+    print_result(report_json(capacity))
+    if not csv_is_out:
         show(capacity, show_all=show_all)
     if capacity.planning.verdict is None or not capacity.planning.verdict.failed:
         return 0
@@ -467,19 +455,19 @@ def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
     console = out()
     now = answer(capacity.now)
     console.print(f"{capacity.measurement.datastore}, measured {capacity.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
-    console.print(f"[bold]First disk full in: {now.days}.[/]")
+    console.print(f"First disk full in: {now.days}.", style="bold")
     for line in capacity.warnings:
-        console.print(f"WARNING: {line}.", style="bold red", markup=False)
-    console.print(now.detail, markup=False)
+        console.print(f"WARNING: {line}.", style="bold red")
+    console.print(now.detail)
     for line in planning_lines(capacity):
-        console.print(line, markup=False)
+        console.print(line)
     if capacity.after is not None:
         after = answer(capacity.after)
-        console.print(f"\n[bold]Re-encoded to {capacity.codec} and rebuilt: {after.days}.[/]")
-        console.print(after.detail, markup=False)
+        console.print(f"\nRe-encoded to {capacity.codec} and rebuilt: {after.days}.", style="bold")
+        console.print(after.detail)
     console.print()
     for line in capacity.notes:
-        console.print(f"note: {line}", markup=False)
+        console.print(f"note: {line}")
     every = tables(capacity)
     others = [table for table in every if table.title not in _ALWAYS]
     for table in every if show_all else [table for table in every if table.title in _ALWAYS]:
@@ -487,9 +475,9 @@ def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
         rows = [row[:last] for row in table.rows]
         print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
         if table.note:
-            console.print(table.note, markup=False)
+            console.print(table.note)
     if not show_all and others:
-        console.print(f"\n--all adds: {', '.join(table.title for table in others)}.", markup=False)
+        console.print(f"\n--all adds: {', '.join(table.title for table in others)}.")
     console.print("\n--html and --json explain how each figure was obtained.")
 
 

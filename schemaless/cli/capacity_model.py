@@ -18,14 +18,7 @@ from schemaless.planning.capacity.disk_bytes import DiskParts, disk_bytes_range,
 from schemaless.planning.capacity.model import Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
-from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
-    counted,
-    json_option,
-    out,
-    print_json,
-    print_table,
-)
+from schemaless.ui.terminal.output import ReadOnlyCommand, counted, json_option, out, print_result, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -81,11 +74,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 
 @click.command("model", cls=ReadOnlyCommand)
 @_range_option(
-    "--documents-per-day",
-    count_of,
-    "NUMBER",
-    "New documents a day at the start, such as 1000000 or 1M.",
-    required=True,
+    "--documents-per-day", count_of, "NUMBER", "New documents a day at the start, such as 1000000 or 1M.", required=True
 )
 @_range_option(
     "--bytes-per-document",
@@ -121,10 +110,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     help="Codec of the bodies now, for a --codec without RATIO; legacy is JSON text.",
 )
 @click.option(
-    "--server",
-    type=click.Choice(list(_LAYOUTS)),
-    default="mysql",
-    help="Server whose page layout is used for --body.",
+    "--server", type=click.Choice(list(_LAYOUTS)), default="mysql", help="Server whose page layout is used for --body."
 )
 @click.option("--column", default="BASE", help="Column name, which is also stored in every row; for --body.")
 @_range_option(
@@ -207,7 +193,6 @@ def model_command(
     start: datetime.datetime | None,
     for_days: float | None,
     until: datetime.datetime | None,
-    as_json: bool,
     **ranges: Any,
 ) -> None:
     """Calculate how long disks will last, from your own figures.
@@ -269,12 +254,10 @@ def model_command(
         then = body and body * ratio
         variants[name] = variant(on_disk(then) if then else now.bytes_per_document * ratio, then, ratio, source)
 
-    if as_json:
-        result = _json(variants, first_day, for_days)
-        result["inputs"] |= {"server": server, "column_name": column, "codec_now": codec_now}
-        print_json(result)
-    else:
-        _print(variants)
+    result = _json(variants, first_day, for_days)
+    result["inputs"] |= {"server": server, "column_name": column, "codec_now": codec_now}
+    print_result(result)
+    _print(variants)
 
 
 def _days_to_show(first_day: datetime.date, for_days: float | None, until: datetime.datetime | None) -> float | None:
@@ -305,21 +288,21 @@ def _print(variants: dict[str, _Variant]) -> None:
     for name, variant in variants.items():
         sentence = _sentence(variant)
         if name == "now":
-            console.print(f"[bold]{sentence}[/]")
+            console.print(sentence, style="bold")
         else:
             label = "After re-encoding" if name == "after re-encoding" else f"With {name}"
-            console.print(f"{label}: {sentence[0].lower()}{sentence[1:]}", markup=False)
+            console.print(f"{label}: {sentence[0].lower()}{sentence[1:]}")
     console.print()
     print_table(None, ["", *variants], _rows(list(variants.values())))
     for name, variant in variants.items():
         if variant.ratio is not None and variant.source != "given":
             text = f"\n{name}: bodies are {variant.ratio.mid:.1%} of their present size, according to {variant.source}."
-            console.print(text, markup=False)
+            console.print(text)
     if variants["now"].body_bytes is not None:
         console.print()
         for name, variant in variants.items():
             if variant.parts is not None:
-                console.print(_parts_text(name, variant.parts), markup=False)
+                console.print(_parts_text(name, variant.parts))
     if any(variant.ratio is not None and variant.body_bytes is None for variant in variants.values()):
         console.print(
             "\nBody size ratios are only approximate for disk space, which InnoDB allocates in steps; --body takes "

@@ -21,12 +21,14 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    as_json,
     error,
     facts,
     json_option,
     note,
     out,
     print_json,
+    print_result,
     print_table,
 )
 
@@ -56,16 +58,7 @@ _as_option = codec_option(
 @_as_option
 @allow_nan_option
 @json_option
-def put(
-    row_key: str,
-    column: str,
-    ref_key: int,
-    body: str,
-    url: str,
-    codec: str | None,
-    allow_nan: bool,
-    as_json: bool,
-) -> None:
+def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
     Writing the same cell with the same body again changes nothing. Writing it with another body is an error: write a
@@ -84,7 +77,7 @@ def put(
             (done,) = store.put_stored_cells([new], trusted=True)
         except BatchError as batch_error:
             raise next(iter(batch_error.causes.values())) from None
-        _print_put(done, store.shard_of(done.key.row_key), as_json)
+        _print_put(done, store.shard_of(done.key.row_key))
 
 
 @cell.command()
@@ -95,7 +88,7 @@ def put(
 @_as_option
 @allow_nan_option
 @json_option
-def append(row_key: str, column: str, body: str, url: str, codec: str | None, allow_nan: bool, as_json: bool) -> None:
+def append(row_key: str, column: str, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
     """Write the next version of a document.
 
     Its REF_KEY is the highest one plus 1, or 1 for the first version.
@@ -113,7 +106,7 @@ def append(row_key: str, column: str, body: str, url: str, codec: str | None, al
     with open_store(url) as store:
         shard = store.shard_of(row)
         done = internals_of(store).cells.append_on_shard(shard, row, column, _encoded(store, column, text, codec))
-        _print_put(done, shard, as_json)
+        _print_put(done, shard)
 
 
 def _json_text_of(body: str, allow_nan: bool) -> bytes:
@@ -136,10 +129,8 @@ def _encoded(store: Datastore, column: str, text: bytes, codec: str | None) -> b
     return text if chosen is LEGACY else recode(text, chosen).body
 
 
-def _print_put(done: Put, shard: int, as_json: bool) -> None:
-    if as_json:
-        print_json({**done.key._asdict(), "shard": shard, **facts(done, "added_id", "created")})
-        return
+def _print_put(done: Put, shard: int) -> None:
+    print_result({**done.key._asdict(), "shard": shard, **facts(done, "added_id", "created")})
     what = "created" if done.created else "was there already"
     note(f"{what}: cell {done.key} in shard {shard}, added_id {done.added_id}")
 
@@ -150,7 +141,7 @@ def _print_put(done: Put, shard: int, as_json: bool) -> None:
 @click.argument("ref_key", type=int, required=False)
 @url_option
 @json_option
-def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
+def get(row_key: str, column: str, ref_key: int | None, url: str) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
     With --json, the command also prints the cell's key, added_id and created_at. The output is always valid JSON: NaN
@@ -170,10 +161,7 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
         version = "" if ref_key is None else f" {ref_key}"
         error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
         return EXIT_FAILED
-    if as_json:
-        print_json({**cell_facts(cell), "body": cell.body})
-    else:
-        print_json(cell.body)
+    print_json({**cell_facts(cell), "body": cell.body} if as_json() else cell.body)
     return 0
 
 
@@ -188,7 +176,7 @@ def cell_facts(cell: Cell | Any) -> dict[str, Any]:
 @click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of versions to list per column.")
 @url_option
 @json_option
-def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
+def history(row_key: str, column: str | None, limit: int, url: str) -> int:
     """List the versions of a row, newest first.
 
     The command lists all columns of the row, or only COLUMN.
@@ -210,11 +198,7 @@ def history(row_key: str, column: str | None, limit: int, url: str, as_json: boo
     if not versions:
         error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
         return EXIT_FAILED
-    if as_json:
-        print_json(
-            [{**cell_facts(cell), "codec": _codec(cell.body), "body_bytes": len(cell.body)} for cell in versions]
-        )
-        return 0
+    print_result([{**cell_facts(cell), "codec": _codec(cell.body), "body_bytes": len(cell.body)} for cell in versions])
     out().print(f"row {row} in shard {shard}")
     print_table(
         None,

@@ -41,12 +41,7 @@ _HELD_POLL_S = 0.02
 @click.option("--column", metavar="NAME", help="Only cells of this column.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after this many cells.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new cells until Ctrl-C.")
-@click.option(
-    "--poll",
-    type=FiniteRange(0.01, 86_400),
-    default=0.5,
-    help="Seconds between polls for new cells.",
-)
+@click.option("--poll", type=FiniteRange(0.01, 86_400), default=0.5, help="Seconds between polls for new cells.")
 @click.option(
     "--read-from",
     type=click.Choice(["primary", "replica"]),

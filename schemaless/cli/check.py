@@ -22,7 +22,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     progress,
 )
 
@@ -32,7 +32,7 @@ from schemaless.ui.terminal.output import (
 @shards_option
 @workers_options
 @json_option
-def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_json: bool) -> int:
+def check(url: str, shards_text: str | None, workers: int, dask: str | None) -> int:
     """Check every cell and the tables of every shard. Read-only.
 
     \b
@@ -61,7 +61,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
     Exit status: 0, or 1 if faults were found.
     """
-    faults = FaultOutput(as_json)
+    faults = FaultOutput()
     unsound: set[int | None] = set()
 
     def mark(fault: Fault) -> None:
@@ -76,18 +76,16 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
         with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
             tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))
     report.faults.update(tables.faults)
-    if as_json:
-        counts = facts(report, "shards", "cells", "body_bytes", "by_codec")
-        print_json({**counts, "tables": _json(tables), "faults": faults.kept})
-    else:
-        codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
-        verdict = counted(report.faults.total(), "fault") if report.faults else "clean"
-        out().print(
-            f"{verdict}: {counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}, "
-            f"{bytes_text(report.body_bytes)} of bodies ({codecs})"
-        )
-        if tables.followers or tables.indexes or tables.faults:
-            _print_tables(tables)
+    counts = facts(report, "shards", "cells", "body_bytes", "by_codec")
+    print_result({**counts, "tables": _json(tables), "faults": faults.kept})
+    codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
+    verdict = counted(report.faults.total(), "fault") if report.faults else "clean"
+    out().print(
+        f"{verdict}: {counted(report.cells, 'cell')} in {counted(report.shards, 'shard')}, "
+        f"{bytes_text(report.body_bytes)} of bodies ({codecs})"
+    )
+    if tables.followers or tables.indexes or tables.faults:
+        _print_tables(tables)
     return EXIT_FAILED if report.faults else 0
 
 

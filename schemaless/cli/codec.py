@@ -41,7 +41,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -69,7 +69,7 @@ def codec() -> None:
 @codec.command("list", cls=ReadOnlyCommand)
 @url_option
 @json_option
-def list_(url: str, as_json: bool) -> int:
+def list_(url: str) -> int:
     """List dictionaries, and the codec of each column.
 
     The command reads and verifies each dictionary.
@@ -84,11 +84,9 @@ def list_(url: str, as_json: bool) -> int:
         entries = internals_of(store).dictionary_replicas.catalog.rows().values()
         columns = settings(internals_of(store).catalog, store.name)
     faulty = any(entry.fault is not None for entry in entries)
-    if as_json:
-        print_json(
-            {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
-        )
-        return EXIT_FAILED if faulty else 0
+    print_result(
+        {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
+    )
     if entries:
         print_table(
             "dictionaries",
@@ -149,9 +147,7 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
     help=f"Values the dictionary may hold: none, those found in at least {MIN_SHARE:.0%} of the sampled rows, or any.",
 )
 @json_option
-def train(
-    url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, values: Values, as_json: bool
-) -> int:
+def train(url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, values: Values) -> int:
     """Train a dictionary on sampled cells of a column.
 
     A dictionary cannot be changed while cells need it, so nothing can be erased from it. By default it therefore holds
@@ -181,9 +177,7 @@ def train(
                 listener=listener,
             )
         kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
-    if as_json:
-        print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
-        return 0 if training.helps else EXIT_FAILED
+    print_result({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
     print_table(
         f"trained on {counted(training.cells, 'cell')} of {counted(training.rows, 'row')}; the sizes were compared on "
         "other rows",
@@ -207,9 +201,7 @@ def train(
         return EXIT_FAILED
     out().print(f"saved as dictionary {kept.id}; next:")
     detail = "" if level is None else f" --level {level}"
-    out().print(
-        f"  schemaless codec set --column {column_name} {codec_name}{detail} --dictionary {kept.id}", markup=False
-    )
+    out().print(f"  schemaless codec set --column {column_name} {codec_name}{detail} --dictionary {kept.id}")
     return 0
 
 
@@ -336,7 +328,7 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
 @url_option
 @click.argument("file", metavar="FILE")
 @json_option
-def import_(url: str, file: str, as_json: bool) -> None:
+def import_(url: str, file: str) -> None:
     """Copy dictionaries from a file into the catalog.
 
     FILE is an export, a dump or an archive; it may be gzipped, or - for standard input. Lines that are cells are
@@ -367,9 +359,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
         raise InvalidInput(f"{file}: none of its lines is a dictionary")
-    if as_json:
-        print_json(taken)
-        return
+    print_result(taken)
     for copy in taken:
         renamed = (
             "" if copy["dictionary"] == copy["kept_as"] else f" as {copy['kept_as']}, because its own number is taken"

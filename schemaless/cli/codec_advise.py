@@ -29,7 +29,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -59,7 +59,6 @@ def advise(
     per_day: float | None,
     disk: str | None,
     show_all: bool,
-    as_json: bool,
     **asked: Any,
 ) -> None:
     """Recommend a codec for each column, with reasons. Read-only.
@@ -87,10 +86,8 @@ def advise(
         with progress("sampling", None, "windows") as listener:
             advice = make_advice(store, columns=columns or None, shards=shards, listener=listener, **asked)
         days = _days(store, advice, per_day, disk_bytes)
-    if as_json:
-        last = days and {"now": estimate_json(days[0]), "advised": estimate_json(days[1]), "basis": days[2]}
-        print_json({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
-        return
+    last = days and {"now": estimate_json(days[0]), "advised": estimate_json(days[1]), "basis": days[2]}
+    print_result({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
     if not advice:
         out().print("no cells found" + (" in these columns" if columns else ""))
         return
@@ -99,8 +96,7 @@ def advise(
     if days is not None:
         out().print(
             f"disks last {estimate_text(days[0])} days with the current codecs, {estimate_text(days[1])} with "
-            f"the advised ones, at {days[2]}",
-            markup=False,
+            f"the advised ones, at {days[2]}"
         )
     elif any(of_column.chosen is not None for of_column in advice):
         note("to see how many days disks last, give --per-day and --disk, or run 'schemaless capacity measure' once")
@@ -116,7 +112,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
     if advice.present_bytes is not None:
         title += f" on the other engine, {estimate_text(advice.present_bytes, bytes_text)} on the present one"
     if choice is None or default is None:
-        out().print(f"[bold]{title}[/]")
+        out().print(title, style="bold")
     else:
         rows = [
             [
@@ -135,15 +131,14 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         which = "all sampled cells" if advice.whole else "sampled cells of rows that no dictionary was trained on"
         out().print(
             f"now {stored} (in the sample); compared on {advice.compared:,} {which} (--seed {advice.seed} draws them "
-            "again)",
-            markup=False,
+            "again)"
         )
-        out().print(f"- {choice.knee_text}.", markup=False)
+        out().print(f"- {choice.knee_text}.")
     for line in advice.notes:
-        out().print(f"- {line}", markup=False)
+        out().print(f"- {line}")
     if chosen is None:
         why = "too few cells to tell" if choice is None else choice.reason
-        out().print(f"advice: keep the codec of {advice.column_name}; {why}\n", markup=False)
+        out().print(f"advice: keep the codec of {advice.column_name}; {why}\n")
         return
     bodies, pages = (
         f"{estimate_text(then, bytes_text)} instead of {estimate_text(now, bytes_text)}"
@@ -152,11 +147,10 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
     times = None if choice is None or choice.chosen is None else choice.cpu_times(choice.chosen)
     out().print(
         f"advice: {chosen.name}. After a migration, bodies take {bodies}; after a rebuild, pages take {pages}. "
-        f"Encoding and decoding take {times:.2f} times as long as with the default codec. Next:",
-        markup=False,
+        f"Encoding and decoding take {times:.2f} times as long as with the default codec. Next:"
     )
     for command in commands(advice):
-        out().print(f"  {command}", markup=False, soft_wrap=True)
+        out().print(f"  {command}", soft_wrap=True)
     out().print("")
 
 

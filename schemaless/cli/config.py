@@ -24,7 +24,7 @@ from schemaless.topology.configuration import (
     with_datastore,
 )
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, out, print_json, print_table, redacted
+from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, out, print_result, print_table, redacted
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 
@@ -58,7 +58,7 @@ class _Setting:
 @datastore_option(required=False)
 @json_option
 @click.pass_context
-def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
+def show(ctx: click.Context, url: str | None) -> None:
     """Show each setting and its source.
 
     The command shows the datastore that other commands would use now: its URL, whether there is a password, and the
@@ -73,9 +73,7 @@ def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
     file = read_configuration()
     settings = [_Setting("file", str(file.path), _file_source(file)), *_settings(ctx, file, url)]
     names = sorted(file.datastores)
-    if as_json:
-        print_json({"datastores": names, "settings": [asdict(entry) for entry in settings]})
-        return
+    print_result({"datastores": names, "settings": [asdict(entry) for entry in settings]})
     rows = [[entry.setting, "none" if entry.value is None else str(entry.value), entry.source] for entry in settings]
     print_table(None, ["setting", "value", "from"], rows, text_columns=3)
     note(
@@ -130,7 +128,7 @@ def path() -> None:
     Example:
       $EDITOR "$(schemaless config path)"
     """
-    out().print(str(configuration_path()[0]), markup=False)
+    out().print(str(configuration_path()[0]))
 
 
 @config.command()
@@ -138,7 +136,7 @@ def path() -> None:
 @click.argument("url")
 @click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
 @json_option
-def add(name: str, url: str, default: bool, as_json: bool) -> None:
+def add(name: str, url: str, default: bool) -> None:
     """Give a datastore's URL a name in the configuration file.
 
     If the file does not exist, the command creates it, readable only by its owner. It connects to no server. Keep the
@@ -170,7 +168,5 @@ def add(name: str, url: str, default: bool, as_json: bool) -> None:
         write_whole(path, text)
     finally:
         os.umask(usual)
-    if as_json:
-        print_json({"name": name, "path": str(path), "default": default})
-        return
+    print_result({"name": name, "path": str(path), "default": default})
     note(f"added {name} to {path}; to use it: schemaless -d {name} info")

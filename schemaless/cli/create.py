@@ -7,7 +7,7 @@ import click
 from schemaless.base.events import Advanced
 from schemaless.cli.options import engine_option
 from schemaless.ops.admin.create import create as create_datastore
-from schemaless.ui.terminal.output import counted, json_option, note, out, print_json, progress
+from schemaless.ui.terminal.output import counted, json_option, note, out, print_result, progress
 
 
 @click.command()
@@ -28,7 +28,7 @@ from schemaless.ui.terminal.output import counted, json_option, note, out, print
 )
 @engine_option
 @json_option
-def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_json: bool) -> None:
+def create(name: str, shards: int, clusters: tuple[str, ...], engine: str) -> None:
     """Create a datastore.
 
     The command creates the catalog on the first cluster, spreads the empty shards evenly over all clusters, and prints
@@ -48,8 +48,6 @@ def create(name: str, shards: int, clusters: tuple[str, ...], engine: str, as_js
     """
     with progress("creating shards", shards, "shards") as listener:
         url = create_datastore(name, shards, clusters, engine=engine, on_shard=lambda shard: listener(Advanced()))
-    if as_json:
-        print_json({"name": name, "shards": shards, "url": url})
-        return
-    out().print(url, markup=False)
+    print_result({"name": name, "shards": shards, "url": url})
+    out().print(url)
     note(f"created {name!r} with {counted(shards, 'shard')}; to use it: export SCHEMALESS_URL='{url}'")

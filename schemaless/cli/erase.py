@@ -7,7 +7,15 @@ from pathlib import Path
 import click
 
 from schemaless.cli.erase_run import run, target_options, targets_of
-from schemaless.cli.erase_shown import entry_json, plan_and_show, show_status, show_undone, status_json, undone_json
+from schemaless.cli.erase_shown import (
+    entry_json,
+    plan_and_show,
+    print_status,
+    show_status,
+    show_undone,
+    status_json,
+    undone_json,
+)
 from schemaless.cli.jobs import JobProgress, throttle_options, workers_options
 from schemaless.cli.options import execute_option, note_dry, open_store, url_option
 from schemaless.errors import InvalidInput
@@ -34,6 +42,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -58,9 +67,7 @@ def erase() -> None:
 @target_options
 @url_option
 @json_option
-def plan(
-    row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, url: str, as_json: bool
-) -> int:
+def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, url: str) -> int:
     """Show what an erasure would erase, and where copies may remain.
 
     Without COLUMN, all columns of the row are erased; without REF_KEY, all versions.
@@ -73,7 +80,7 @@ def plan(
     """
     targets = targets_of(row_key, column, ref_key, keys)
     with open_store(url) as store:
-        plan_and_show(store, targets, as_json=as_json)
+        plan_and_show(store, targets)
     return 0
 
 
@@ -81,7 +88,7 @@ def plan(
 @click.argument("number", type=click.IntRange(1), required=False)
 @url_option
 @json_option
-def status(number: int | None, url: str, as_json: bool) -> int:
+def status(number: int | None, url: str) -> int:
     """Show erasures and who has not acknowledged them.
 
     Without NUMBER, the command lists the ledger.
@@ -93,12 +100,11 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     """
     with open_store(url) as store:
         if number is not None:
-            show_status(status_of(store, number), as_json=as_json)
+            print_status(status_of(store, number))
             return 0
         entries = internals_of(store).erasures.ledger.entries()
-    if as_json:
-        print_json([entry_json(entry) for entry in entries])
-    elif not entries:
+    print_result([entry_json(entry) for entry in entries])
+    if not entries:
         note("nothing has been erased yet")
     else:
         print_table(
@@ -130,7 +136,7 @@ def status(number: int | None, url: str, as_json: bool) -> int:
     help="A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
 )
 @json_option
-def verify(number: int, url: str, folders: tuple[Path, ...], as_json: bool) -> int:
+def verify(number: int, url: str, folders: tuple[Path, ...]) -> int:
     """Search for what an erasure should have removed.
 
     The command searches the cells on primaries and replicas, index entries, parked cells, tables left by moves,
@@ -148,22 +154,20 @@ def verify(number: int, url: str, folders: tuple[Path, ...], as_json: bool) -> i
         shards = len(internals_of(store).erasures.ledger.entry(number).shards)
         with progress("verifying", shards, "shards") as listener:
             found = verify_erasure(store, number, archive_folders=folders, listener=listener)
-    if as_json:
-        print_json(
-            {
-                **status_json(found.status),
-                "cells_verified": found.cells,
-                "faults": dict(found.faults),
-                "outstanding": found.outstanding,
-            }
-        )
-    else:
-        show_status(found.status, as_json=False)
-        out().print(f"{counted(found.cells, 'cell')} verified")
-        for what, count in found.faults.items():
-            out().print(f"left: {count:,} {what}", markup=False)
-        for what in found.outstanding:
-            note(f"outstanding: {what}")
+    print_result(
+        {
+            **status_json(found.status),
+            "cells_verified": found.cells,
+            "faults": dict(found.faults),
+            "outstanding": found.outstanding,
+        }
+    )
+    show_status(found.status)
+    out().print(f"{counted(found.cells, 'cell')} verified")
+    for what, count in found.faults.items():
+        out().print(f"left: {count:,} {what}")
+    for what in found.outstanding:
+        note(f"outstanding: {what}")
     return 0 if found.clean and not found.status.waiting else EXIT_FAILED
 
 
@@ -172,7 +176,7 @@ def verify(number: int, url: str, folders: tuple[Path, ...], as_json: bool) -> i
 @url_option
 @execute_option
 @json_option
-def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -> int:
+def archive(folders: tuple[Path, ...], url: str, execute: bool) -> int:
     """Erase the originals of erased cells from archives.
 
     A migration with --archive keeps the bodies that it replaces. Run this on each machine that has a part of an
@@ -187,14 +191,12 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
     """
     with open_store(url) as store, progress("reading", None, "files") as listener:
         files = erase_from_archives(store, folders, execute=execute, listener=listener)
-    if as_json:
-        print_json([{"file": str(each.path), **facts(each, "originals", "skipped")} for each in files])
-    else:
-        for each in files:
-            what = f"left: {each.skipped}" if each.skipped else "erased" if execute else "to erase"
-            out().print(f"{each.path}: {counted(each.originals, 'original')} {what}", markup=False)
-        originals = counted(sum(each.originals for each in files), "original")
-        out().print(f"{originals} of erased cells in {counted(len(files), 'file')}")
+    print_result([{"file": str(each.path), **facts(each, "originals", "skipped")} for each in files])
+    for each in files:
+        what = f"left: {each.skipped}" if each.skipped else "erased" if execute else "to erase"
+        out().print(f"{each.path}: {counted(each.originals, 'original')} {what}")
+    originals = counted(sum(each.originals for each in files), "original")
+    out().print(f"{originals} of erased cells in {counted(len(files), 'file')}")
     if not execute:
         note_dry()
     return EXIT_FAILED if any(each.skipped for each in files) else 0
@@ -214,13 +216,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool, as_json: bool) -
 @throttle_options
 @json_option
 def replay(
-    url: str,
-    ledger_file: str | None,
-    execute: bool,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
-    as_json: bool,
+    url: str, ledger_file: str | None, execute: bool, workers: int, dask: str | None, thresholds: Thresholds
 ) -> int:
     """Repeat erasures after restoring a backup.
 
@@ -251,20 +247,18 @@ def replay(
         if execute:
             with JobProgress(JobStore(store)) as shown:
                 replay_undone(store, found, thresholds, count=workers, dask=dask, listener=shown)
-    if as_json:
-        print_json(
-            {
-                "added": len(recorded.erasures),
-                "holds": [facts(hold, "row_key", "held_by", "reason", "released_at") for hold in recorded.holds],
-                "executed": execute,
-                "undone": [undone_json(each) for each in found],
-            }
-        )
-    else:
-        show_undone(recorded, found, executed=execute)
-        unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
-        if unfinished:
-            note(f"retention run {unfinished[-1]} has not finished; 'schemaless retention run --execute' continues it")
+    print_result(
+        {
+            "added": len(recorded.erasures),
+            "holds": [facts(hold, "row_key", "held_by", "reason", "released_at") for hold in recorded.holds],
+            "executed": execute,
+            "undone": [undone_json(each) for each in found],
+        }
+    )
+    show_undone(recorded, found, executed=execute)
+    unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
+    if unfinished:
+        note(f"retention run {unfinished[-1]} has not finished; 'schemaless retention run --execute' continues it")
     if not execute:
         note_dry()
     return 0

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from schemaless.cli.erase_shown import plan_and_show, show_status
+from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
@@ -105,7 +105,6 @@ def run(
     workers: int,
     dask: str | None,
     thresholds: Thresholds,
-    as_json: bool,
 ) -> int:
     """Erase a row, a column of it, a version, or what a file lists.
 
@@ -147,7 +146,7 @@ def run(
                 )
             targets = list(ledger.targets(number))
         if not execute:
-            plan_and_show(store, targets, as_json=as_json)
+            plan_and_show(store, targets)
             note_dry()
             return 0
         if number is None:
@@ -160,5 +159,5 @@ def run(
         with JobProgress(job_store) as shown:
             run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
         outcome = record_acknowledgements(store, number)
-    show_status(outcome, as_json=as_json)
+    print_status(outcome)
     return 0

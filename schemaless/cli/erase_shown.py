@@ -15,32 +15,30 @@ from schemaless.ops.erasure.status import ErasureStatus
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.ledger import Erasure, Target
 from schemaless.store.erasures.sql import STEPS
-from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_json, print_table, progress
+from schemaless.ui.terminal.output import bytes_text, counted, facts, out, print_result, print_table, progress
 
 _ROWS_SHOWN = 64
 
 
-def plan_and_show(store: Datastore, targets: Sequence[Target], *, as_json: bool) -> None:
+def plan_and_show(store: Datastore, targets: Sequence[Target]) -> None:
     """Print what an erasure would erase, and where else documents may be."""
     with progress("counting", len(targets), "targets") as listener:
         planned = plan_targets(store, targets, listener=listener)
         shards = {each.shard for each in planned.parts}
         where = places(store, shards)
     total = planned.total()
-    if as_json:
-        print_json(
-            {
-                "cells": total.cells,
-                "body_bytes": total.body_bytes,
-                "erased_before": total.erased,
-                "targets": [
-                    {"target": each.of, **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
-                    for each in planned.parts
-                ],
-                "places": asdict(where),
-            }
-        )
-        return
+    print_result(
+        {
+            "cells": total.cells,
+            "body_bytes": total.body_bytes,
+            "erased_before": total.erased,
+            "targets": [
+                {"target": each.of, **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
+                for each in planned.parts
+            ],
+            "places": asdict(where),
+        }
+    )
     out().print(
         f"{counted(total.cells, 'cell')} of {counted(len(targets), 'target')} in {counted(len(shards), 'shard')}: "
         f"{bytes_text(total.body_bytes)} of bodies; already erased: {total.erased:,}"
@@ -73,14 +71,17 @@ def plan_and_show(store: Datastore, targets: Sequence[Target], *, as_json: bool)
         ("dictionaries to search", where.dictionaries),
     ):
         if names:
-            out().print(f"{what}: {', '.join(map(str, names))}", markup=False)
+            out().print(f"{what}: {', '.join(map(str, names))}")
 
 
-def show_status(status: ErasureStatus, *, as_json: bool) -> None:
+def print_status(status: ErasureStatus) -> None:
     """Print the status of one erasure."""
-    if as_json:
-        print_json(status_json(status))
-        return
+    print_result(status_json(status))
+    show_status(status)
+
+
+def show_status(status: ErasureStatus) -> None:
+    """Print the status of one erasure as text."""
     entry = status.entry
     out().print(f"erasure {entry.number}: {status.state}; reason {entry.reason}, requested by {entry.requested_by}")
     where = counted(len(entry.shards), "shard")
@@ -97,9 +98,9 @@ def show_status(status: ErasureStatus, *, as_json: bool) -> None:
             f"{entry.number}' continues it"
         )
     for name, at in status.acknowledged.items():
-        out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}", markup=False)
+        out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}")
     for name, shards in status.waiting.items():
-        out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}", markup=False)
+        out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}")
     for what, found in entry.notes.items():
         out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, found))}")
 
@@ -140,7 +141,7 @@ def show_undone(recorded: Recorded, undone: Sequence[Undone], *, executed: bool)
     for each in undone:
         name = f"{'erasure' if each.entry.kind == 'keys' else 'retention run'} {each.entry.number}"
         for line in _undone_lines(each, executed=executed):
-            out().print(f"{name}: {line}", markup=False)
+            out().print(f"{name}: {line}")
 
 
 def _undone_lines(undone: Undone, *, executed: bool) -> Iterator[str]:

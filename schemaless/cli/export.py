@@ -36,10 +36,11 @@ from schemaless.ui.terminal.output import (
     bytes_text,
     counted,
     facts,
+    hint,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -133,7 +134,6 @@ def parquet(
     skip_corrupt: bool,
     stop_s: float,
     url: str,
-    as_json: bool,
 ) -> int:
     """Export new cells to Parquet files.
 
@@ -162,7 +162,7 @@ def parquet(
     pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
     with open_store(url) as store:
         if proposes:
-            _propose(infer(store, columns or None), as_json=as_json)
+            _propose(infer(store, columns or None))
             return 0
         if uri is None:
             raise click.UsageError("Missing option '--to'.")
@@ -177,7 +177,8 @@ def parquet(
             ended = caught_up(store, definition, listener)
             supervisor.run(ended, stop_s=stop_s)
         status = export_status(store, name)
-    _show(status, as_json=as_json)
+    print_result(_json(status))
+    _show(status)
     note_gave_up(ended.gave_up)
     return EXIT_FAILED if status.has_faults or ended.gave_up else 0
 
@@ -186,7 +187,7 @@ def parquet(
 @click.argument("name", required=False)
 @url_option
 @json_option
-def status(name: str | None, url: str, as_json: bool) -> int:
+def status(name: str | None, url: str) -> int:
     """Show the progress and content of exports.
 
     The status counts files, rows and bytes from the manifest, shows the lag of each shard, and
@@ -212,13 +213,12 @@ def status(name: str | None, url: str, as_json: bool) -> int:
                 if name is not None:
                     raise
                 unreadable.append({"name": each, "uri": targets[each], "faults": True, "error": str(error)})
-    if as_json:
-        print_json(_json(statuses[0]) if name is not None else [*map(_json, statuses), *unreadable])
-    elif not targets:
+    print_result(_json(statuses[0]) if name is not None else [*map(_json, statuses), *unreadable])
+    if not targets:
         out().print("there is no export yet; 'schemaless export parquet' creates one")
     else:
         for found in statuses:
-            _show(found, as_json=False)
+            _show(found)
         for problem in unreadable:
             note(f"export {problem['name']}: {problem['error']}")
     return EXIT_FAILED if unreadable or any(found.has_faults for found in statuses) else 0
@@ -228,7 +228,7 @@ def status(name: str | None, url: str, as_json: bool) -> int:
 @_target_option
 @click.option("--latest", is_flag=True, help="List the files of the latest versions instead.")
 @json_option
-def files(uri: str, latest: bool, as_json: bool) -> None:
+def files(uri: str, latest: bool) -> None:
     """List the Parquet files of an export, as recorded in its manifest.
 
     Use it for object stores, where a reader that lists the folder may see a file that is not part of the export.
@@ -239,18 +239,16 @@ def files(uri: str, latest: bool, as_json: bool) -> None:
     """
     target, definition = _existing(uri)
     names = [f"{target.uri}/{each}" for each in file_names(target, definition, latest=latest)]
-    if as_json:
-        print_json(names)
-    else:
-        for each in names:
-            out().print(each, markup=False, soft_wrap=True)
+    print_result(names)
+    for each in names:
+        out().print(each, soft_wrap=True)
 
 
 @export.command()
 @_target_option
 @_file_option("Merge files into larger ones of up to about N MiB of JSON text.")
 @json_option
-def compact(uri: str, file_mib: float, as_json: bool) -> int:
+def compact(uri: str, file_mib: float) -> int:
     """Merge the small files of an export.
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
@@ -267,12 +265,10 @@ def compact(uri: str, file_mib: float, as_json: bool) -> int:
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
         done = compact_files(target, int(file_mib * 2**20), range(definition.shard_count), listener)
-    if as_json:
-        print_json(asdict(done))
-    else:
-        out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now", markup=False)
-        if done.busy:
-            note(f"shards {shards_text(done.busy)} were busy; run the command again")
+    print_result(asdict(done))
+    out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now")
+    if done.busy:
+        note(f"shards {shards_text(done.busy)} were busy; run the command again")
     return EXIT_FAILED if done.busy else 0
 
 
@@ -293,20 +289,18 @@ def remove(name: str, execute: bool, url: str) -> None:
             raise InvalidInput(f"{store.name!r} has no export {name}; existing names: {', '.join(found) or 'none'}")
         if execute:
             remove_export(store, name)
-    out().print(f"the progress of export {name} {'was' if execute else 'would be'} deleted", markup=False)
+    out().print(f"the progress of export {name} {'was' if execute else 'would be'} deleted")
     if not execute:
         note_dry()
 
 
-def _propose(proposals: list[Proposal], *, as_json: bool) -> None:
-    if as_json:
-        print_json([{"field": each.column.declared, "present": each.present} for each in proposals])
-        return
+def _propose(proposals: list[Proposal]) -> None:
+    print_result([{"field": each.column.declared, "present": each.present} for each in proposals])
     if not proposals:
         note("no field of the newest cells fits a type exactly")
         return
     for each in proposals:
-        out().print(f"--field '{each.column.declared}'", markup=False, soft_wrap=True)
+        out().print(f"--field '{each.column.declared}'", soft_wrap=True)
     note(
         "the types of these fields fit every sampled value; pass the fields that you need to 'schemaless export "
         "parquet'"
@@ -321,17 +315,13 @@ def _existing(uri: str) -> tuple[Target, Definition]:
     return target, definition
 
 
-def _show(status: ExportStatus, *, as_json: bool) -> None:
-    if as_json:
-        print_json(_json(status))
-        return
+def _show(status: ExportStatus) -> None:
     definition, totals = status.definition, _totals(status)
     columns = "all columns" if definition.columns is None else f"column {', '.join(definition.columns)}"
     out().print(
         f"export {definition.name}: {columns} to {status.uri}: "
         f"{counted(totals['files'], 'file')}, {counted(totals['rows'], 'cell')}, "
-        f"{bytes_text(totals['bytes'])} (JSON text: {bytes_text(totals['body_bytes'])})",
-        markup=False,
+        f"{bytes_text(totals['bytes'])} (JSON text: {bytes_text(totals['body_bytes'])})"
     )
     shards = sorted(status.shards, key=lambda shard: (shard.follower.state == "running", -shard.follower.ids_behind))
     print_table(
@@ -353,7 +343,7 @@ def _show(status: ExportStatus, *, as_json: bool) -> None:
         text_columns=2,
     )
     if len(shards) > _SHOWN:
-        note(f"{len(shards) - _SHOWN:,} more shards are not shown; --json lists them all")
+        hint(f"{len(shards) - _SHOWN:,} more shards are not shown; --json lists them all")
     for shard in shards[:_SHOWN]:
         if shard.follower.cause is not None:
             note(f"shard {shard.follower.shard} {shard.follower.state}: {shard.follower.cause}")

@@ -17,7 +17,7 @@ from schemaless.ops.jobs.workers import workers as open_workers
 from schemaless.ops.migrate.verify import Fault
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import facts, key_json, out, progress
+from schemaless.ui.terminal.output import as_json, facts, key_json, out, progress
 from schemaless.wire.errors import DatabaseMissing
 
 
@@ -61,8 +61,7 @@ def failure_json(failure: Failure) -> dict[str, Any]:
 class FaultOutput:
     """Prints faults as they are found, or collects them for ``--json``, up to a limit per kind."""
 
-    def __init__(self, as_json: bool, most_per_kind: int | None = None) -> None:
-        self._as_json = as_json
+    def __init__(self, most_per_kind: int | None = None) -> None:
         self._most_per_kind = most_per_kind
         self._found: Counter[str] = Counter()
         self.kept: list[dict[str, Any]] = []
@@ -72,8 +71,8 @@ class FaultOutput:
         self._found[fault.kind] += 1
         if self._most_per_kind is not None and self._found[fault.kind] > self._most_per_kind:
             return
-        if not self._as_json:
-            out().print(str(fault), markup=False)
+        if not as_json():
+            out().print(str(fault))
             return
         table_facts = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
         self.kept.append(

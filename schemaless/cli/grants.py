@@ -15,7 +15,7 @@ from schemaless.store.indexes.registry import BACKFILLING, READY, Registry
 from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
-from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, print_json
+from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, out, print_result
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -75,7 +75,6 @@ def grants(
     lock_tables: bool,
     no_server_wide: bool,
     partial_revokes: bool,
-    as_json: bool,
 ) -> None:
     """Print the SQL that gives an account a role.
 
@@ -125,21 +124,20 @@ def grants(
         if server not in names:
             raise InvalidInput(f"--server {server!r} is not one of {', '.join(names)}")
         parts = [part for part in parts if str(part.node) == server]
-    if as_json:
-        print_json({"datastore": topology.name, "role": role, "account": str(who), "servers": _json(parts)})
-        return
-    click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_DESCRIPTIONS[role]}.")
+    print_result({"datastore": topology.name, "role": role, "account": str(who), "servers": _json(parts)})
+    console = out()
+    console.print(f"-- Role {role} of datastore {topology.name} for {who}: {_DESCRIPTIONS[role]}.")
     if any("\\_" in statement for part in parts for statement in part.statements):
-        click.echo("-- If SELECT @@partial_revokes returns 1, use the SQL that --partial-revokes prints instead.")
+        console.print("-- If SELECT @@partial_revokes returns 1, use the SQL that --partial-revokes prints instead.")
     if any(" ON *.* " in statement for part in parts for statement in part.statements):
-        click.echo("-- Grants on *.* are optional: --no-server-wide omits them.")
+        console.print("-- Grants on *.* are optional: --no-server-wide omits them.")
     for part in parts:
-        click.echo(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
+        console.print(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
         for statement in part.statements:
-            click.echo(f"{statement};")
+            console.print(f"{statement};")
     if create_user:
-        click.echo("\n-- The account is locked and has no password. Run on each server, with your own password:")
-        click.echo(f"--   ALTER USER {who} IDENTIFIED BY '...' ACCOUNT UNLOCK;")
+        console.print("\n-- The account is locked and has no password. Run on each server, with your own password:")
+        console.print(f"--   ALTER USER {who} IDENTIFIED BY '...' ACCOUNT UNLOCK;")
 
 
 def _planned(role: Role, name: str, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node]:

@@ -33,10 +33,11 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
     facts,
+    hint,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -86,7 +87,7 @@ def index() -> None:
 )
 @url_option
 @json_option
-def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_json: bool) -> None:
+def create(name: str, shard_field: str, fields: tuple[str, ...], url: str) -> None:
     """Create a secondary index, to be filled by workers.
 
     An index is a table in each shard.
@@ -114,22 +115,17 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
     definition = define(name, shard_field, fields)
     with open_store(url) as store, progress("creating tables", None, "shards") as listener:
         entry, created = indexes_of(store).create(definition, listener)
-    if as_json:
-        print_json(
-            {
-                "name": name,
-                "number": entry.number,
-                "state": entry.state,
-                "created": created,
-                "columns": list(definition.sources),
-                "fields": [field.name for field in definition.all_fields],
-            }
-        )
-        return
-    out().print(
-        f"index {name} {'created' if created else 'already exists'}, number {entry.number}: {entry.state}",
-        markup=False,
+    print_result(
+        {
+            "name": name,
+            "number": entry.number,
+            "state": entry.state,
+            "created": created,
+            "columns": list(definition.sources),
+            "fields": [field.name for field in definition.all_fields],
+        }
     )
+    out().print(f"index {name} {'created' if created else 'already exists'}, number {entry.number}: {entry.state}")
     if created:
         _note_next(name)
 
@@ -144,7 +140,7 @@ def _note_next(name: str) -> None:
 @execute_option
 @url_option
 @json_option
-def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
+def rebuild(name: str, execute: bool, url: str) -> None:
     """Build an index again, beside the present one.
 
     The new index has the same fields, and its tables are in the storage engine of each shard's cluster: use this to
@@ -173,19 +169,14 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
         if execute:
             with progress("creating tables", None, "shards") as listener:
                 entry, created = indexes.rebuild(name, listener)
-    if as_json:
-        print_json({"name": name, "number": entry.number, "state": entry.state, "created": created})
-    elif created:
-        out().print(
-            f"index {name} created as number {entry.number}, beside the present one; state: {entry.state}", markup=False
-        )
+    print_result({"name": name, "number": entry.number, "state": entry.state, "created": created})
+    if created:
+        out().print(f"index {name} created as number {entry.number}, beside the present one; state: {entry.state}")
         _note_next(name)
     elif execute:
-        out().print(
-            f"index {name} is already being rebuilt, as number {entry.number}; state: {entry.state}", markup=False
-        )
+        out().print(f"index {name} is already being rebuilt, as number {entry.number}; state: {entry.state}")
     else:
-        out().print(f"index {name} (number {entry.number}) would be rebuilt", markup=False)
+        out().print(f"index {name} (number {entry.number}) would be rebuilt")
     if not execute:
         note_dry()
 
@@ -197,7 +188,7 @@ def rebuild(name: str, execute: bool, url: str, as_json: bool) -> None:
 @stop_option
 @url_option
 @json_option
-def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: str, as_json: bool) -> int:
+def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: str) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
     Without NAMES, the command maintains all indexes. Workers on any number of machines divide the shards among
@@ -234,10 +225,8 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: st
             if once:
                 break
         statuses = [indexes.status(entry) for entry in indexes.maintained(names)]
-    if as_json:
-        print_json([status_json(index) for index in statuses])
-    else:
-        show_statuses(statuses)
+    print_result([status_json(index) for index in statuses])
+    show_statuses(statuses)
     for name, gave_up in watch.gave_up.items():
         note_gave_up(gave_up, f"new or erased cells of index {name}")
     return EXIT_FAILED if watch.gave_up or any(index.stands for index in statuses) else 0
@@ -250,7 +239,7 @@ _FAULTS_SHOWN: Final = 16
 @click.argument("name", required=False)
 @url_option
 @json_option
-def status(name: str | None, url: str, as_json: bool) -> int:
+def status(name: str | None, url: str) -> int:
     """Show the state of an index, or of all indexes.
 
     An index is declared while its tables are being created, backfilling while it is being filled, then ready, and
@@ -268,9 +257,8 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     with open_store(url) as store:
         indexes = indexes_of(store)
         statuses = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
-    if as_json:
-        print_json([status_json(index) for index in statuses])
-    elif not statuses:
+    print_result([status_json(index) for index in statuses])
+    if not statuses:
         out().print("there is no index yet; create one with 'schemaless index create'")
     else:
         show_statuses(statuses)
@@ -302,7 +290,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:
-            note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json lists them all")
+            hint(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json lists them all")
         for worker in index.workers:
             for _, shard, reason in worker.reported.get("waits", []):
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")
@@ -356,7 +344,7 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 @execute_option
 @url_option
 @json_option
-def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
+def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: str) -> int:
     """Compare each row with its entry, and each entry with its row.
 
     \b
@@ -394,42 +382,37 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
         except (KeyboardInterrupt, SchemalessError):
             # Hours of checking may precede this point.
             left = list_of_shards(shards[len(results) :])
-            _print(ready[-1], results, left, as_json=as_json)
+            _print(ready[-1], results, left)
             repairing = " --repair --execute" if repair and execute else ""
             note(f"to check the remaining shards: schemaless index check {name} --shards {left}{repairing}")
             raise
-    total = _print(ready[-1], results, None, as_json=as_json)
+    total = _print(ready[-1], results, None)
     if repair and not execute:
         note_dry()
     return EXIT_FAILED if total.faults > total.repaired else 0
 
 
-def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json: bool) -> Found:
+def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     total = Found(-1)
     for checked in results:
         for column in _COLUMNS:
             setattr(total, column, getattr(total, column) + getattr(checked, column))
-    if as_json:
-        counts = {column: total.counts[column] for column in _COLUMNS}
-        facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
-        print_json({**facts, "shards": [checked.counts for checked in results]})
-    else:
-        shown = [checked for checked in results if checked.faults]
-        rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
-        rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
-        print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
-        if not total.faults and left is None:
-            out().print(f"index {entry.name} agrees with its rows", markup=False)
+    counts = {column: total.counts[column] for column in _COLUMNS}
+    facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
+    print_result({**facts, "shards": [checked.counts for checked in results]})
+    shown = [checked for checked in results if checked.faults]
+    rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
+    rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
+    print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
+    if not total.faults and left is None:
+        out().print(f"index {entry.name} agrees with its rows")
     return total
 
 
 @index.command()
 @click.argument("name")
 @click.option(
-    "--number",
-    type=CatalogId(),
-    metavar="N",
-    help="Drop only the index with this number, if several have the name.",
+    "--number", type=CatalogId(), metavar="N", help="Drop only the index with this number, if several have the name."
 )
 @click.option(
     "--replaced",
@@ -439,7 +422,7 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json
 @execute_option
 @url_option
 @json_option
-def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
+def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str) -> None:
     """Drop an index.
 
     Queries on the index fail as soon as the command starts. The command waits until all workers have released the
@@ -465,13 +448,8 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
         for entry in chosen if execute else ():
             with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
                 indexes.drop(entry, listener)
-    if as_json:
-        print_json({"name": name, "numbers": [entry.number for entry in chosen], "dropped": execute})
-        return
+    print_result({"name": name, "numbers": [entry.number for entry in chosen], "dropped": execute})
     for entry in chosen:
-        out().print(
-            f"index {name}, number {entry.number}, {entry.state}, {'is' if execute else 'would be'} dropped",
-            markup=False,
-        )
+        out().print(f"index {name}, number {entry.number}, {entry.state}, {'is' if execute else 'would be'} dropped")
     if not execute:
         note_dry()

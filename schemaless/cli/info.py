@@ -21,7 +21,7 @@ from schemaless.ui.terminal.output import (
     counted,
     json_option,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -36,7 +36,7 @@ _BLOCK_ROWS = 10_000
 )
 @click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
 @json_option
-def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
+def info(url: str, count: bool, internals: bool) -> None:
     """Show a datastore's topology and cell counts.
 
     --json includes what --all shows.
@@ -55,9 +55,7 @@ def info(url: str, count: bool, internals: bool, as_json: bool) -> None:
             "placement": internals_of(store).topology.placement,
             "clusters": clusters,
         }
-    if as_json:
-        print_json(facts)
-        return
+    print_result(facts)
     placed = f", placed by {facts['placement']}" if internals else ""
     out().print(f"datastore {facts['name']}: {counted(store.shard_count, 'shard')}{placed}")
     print_table(

@@ -21,13 +21,14 @@ from schemaless.ops.jobs.status import JobStatus, status_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
+    as_json,
     bytes_text,
     counted,
     facts,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
 )
 from schemaless.ui.terminal.progress import waited_text
@@ -62,7 +63,7 @@ def job() -> None:
 @job.command("list", cls=ReadOnlyCommand)
 @url_option
 @json_option
-def list_(url: str, as_json: bool) -> None:
+def list_(url: str) -> None:
     """List all jobs of the datastore, newest last.
 
     \b
@@ -72,9 +73,7 @@ def list_(url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         jobs = JobStore(store).jobs()
-    if as_json:
-        print_json({"jobs": [asdict(job) for job in jobs]})
-        return
+    print_result({"jobs": [asdict(job) for job in jobs]})
     print_table(
         None,
         ["job", "kind", "state", "begun", "ended", "by"],
@@ -97,7 +96,7 @@ def list_(url: str, as_json: bool) -> None:
 @_job_argument
 @click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
 @json_option
-def show(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> None:
+def show(url: str, job_id: int | None, each_shard: bool) -> None:
     """Show the progress of a job.
 
     The output includes the speed of the job, the reason if it is waiting, and the estimated time to completion. That
@@ -113,11 +112,9 @@ def show(url: str, job_id: int | None, each_shard: bool, as_json: bool) -> None:
     with open_store(url) as store:
         job_store = JobStore(store)
         job_id = _chosen(job_store, job_id, or_last=True).job_id
-        status, events = status_of(job_store, job_id, counters=as_json), job_store.events(job_id)
-    if as_json:
-        print_json(_status_json(status, events))
-    else:
-        _show_status(status, each_shard)
+        status, events = status_of(job_store, job_id, counters=as_json()), job_store.events(job_id)
+    print_result(_status_json(status, events))
+    _show_status(status, each_shard)
 
 
 @job.command()
@@ -188,7 +185,7 @@ def set_(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
                 f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id
             )
         now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
-    out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}", markup=False)
+    out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}")
 
 
 def _chosen(job_store: JobStore, job_id: int | None, *, or_last: bool = False) -> Job:
@@ -231,7 +228,7 @@ def _show_status(status: JobStatus, each_shard: bool) -> None:
     out().print(f"job {job.job_id}, {job.kind}: [bold]{job.state}[/]{message}", markup=True)
     out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
     if job.unfinished:
-        out().print(f"thresholds: {thresholds_text(job.thresholds.asdict())}", markup=False)
+        out().print(f"thresholds: {thresholds_text(job.thresholds.asdict())}")
     out().print(progress_text(status))
     if job.unfinished and not status.runners:
         out().print(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")

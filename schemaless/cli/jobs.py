@@ -15,26 +15,13 @@ from schemaless.base.events import Event
 from schemaless.cli.options import with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.ops.jobs.job import (
-    Job,
-    Kind,
-    RunProgress,
-    RunStarted,
-    job_name,
-    start_command,
-)
+from schemaless.ops.jobs.job import Job, Kind, RunProgress, RunStarted, job_name, start_command
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import Eta, JobStatus, status_of
 from schemaless.ops.jobs.throttle import MOST, Thresholds
 from schemaless.ops.jobs.workers import MOST_WORKERS
 from schemaless.store.followers.supervisor import STOP_S
-from schemaless.ui.terminal.output import (
-    bytes_text,
-    counted,
-    err,
-    note,
-    speed_text,
-)
+from schemaless.ui.terminal.output import bytes_text, counted, err, note, speed_text
 from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0

@@ -28,10 +28,11 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
+    hint,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     progress,
 )
 
@@ -81,7 +82,6 @@ def load(
     allow_nan: bool,
     keep_going: bool,
     rejects: Path | None,
-    as_json: bool,
 ) -> int:
     """Load documents from an NDJSON file.
 
@@ -161,27 +161,25 @@ def load(
             total.body_bytes += outcome.body_bytes
             total.reasons += outcome.reasons
             skipped += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
-    if as_json:
-        counts = {
-            "created": total.created,
-            "there_already": total.there,
-            "erased": total.erased,
-            "blank_lines": total.blank,
-            "body_bytes": total.body_bytes,
-            "reasons": dict(total.reasons.most_common()),
-        }
-        print_json({**counts, "passed_over": skipped})
-    else:
-        out().print(
-            f"{counted(total.created, 'cell')} created, {total.there:,} existed already, "
-            f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"
-            f"{f'{total.blank:,} blank, ' if total.blank else ''}"
-            f"{counted(total.reasons.total(), 'line')} skipped; {bytes_text(total.body_bytes)} of new bodies"
-        )
-        for reason, lines in total.reasons.most_common(_REASONS_SHOWN):
-            out().print(f"{lines:>8,}  {reason}", markup=False, soft_wrap=True)
-        if len(total.reasons) > _REASONS_SHOWN:
-            note(f"--json lists all {len(total.reasons)} reasons")
+    counts = {
+        "created": total.created,
+        "there_already": total.there,
+        "erased": total.erased,
+        "blank_lines": total.blank,
+        "body_bytes": total.body_bytes,
+        "reasons": dict(total.reasons.most_common()),
+    }
+    print_result({**counts, "passed_over": skipped})
+    out().print(
+        f"{counted(total.created, 'cell')} created, {total.there:,} existed already, "
+        f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"
+        f"{f'{total.blank:,} blank, ' if total.blank else ''}"
+        f"{counted(total.reasons.total(), 'line')} skipped; {bytes_text(total.body_bytes)} of new bodies"
+    )
+    for reason, lines in total.reasons.most_common(_REASONS_SHOWN):
+        out().print(f"{lines:>8,}  {reason}", soft_wrap=True)
+    if len(total.reasons) > _REASONS_SHOWN:
+        hint(f"--json lists all {len(total.reasons)} reasons")
     return EXIT_FAILED if total.reasons else 0
 
 
@@ -238,10 +236,7 @@ def _note_skipped(name: str, skipped: loading.LineSkipped) -> None:
 
 
 def _listener(
-    name: str,
-    shown: Listener,
-    position: Callable[[], int] | None,
-    skip: Callable[[str, loading.LineSkipped], None],
+    name: str, shown: Listener, position: Callable[[], int] | None, skip: Callable[[str, loading.LineSkipped], None]
 ) -> Listener:
     """Return a listener that shows the progress of a file and calls ``skip`` for each skipped line.
 

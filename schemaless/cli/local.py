@@ -26,13 +26,14 @@ from schemaless.ui.terminal.output import (
     counted,
     error,
     facts,
+    hint,
     json_option,
     note,
-    print_json,
+    out,
+    print_result,
     print_table,
     progress,
 )
-from schemaless.ui.terminal.shown import shown
 
 
 @click.group()
@@ -91,10 +92,7 @@ _NAME: Final = "demo"
 
 @local.command()
 @click.option(
-    "--servers",
-    type=click.IntRange(1, local_servers.MAX_SERVERS),
-    default=2,
-    help="Minimum number of servers.",
+    "--servers", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2, help="Minimum number of servers."
 )
 @click.option(
     "--replicas",
@@ -131,7 +129,6 @@ def up(
     engine: str,
     options: tuple[str, ...],
     folder: Path,
-    as_json: bool,
 ) -> None:
     """Start servers as needed, and print their URLs.
 
@@ -174,13 +171,11 @@ def up(
         report=note,
         progress=progress,
     )
-    if as_json:
-        print_json({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})
-        return
+    print_result({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})
     for server in running:
         for started in (server, *server.replicas):
-            click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
-    note("next, create a datastore on these servers:")
+            out().print(f"{started.name}  {started.flavour} {started.version}  {started.url}", soft_wrap=True)
+    hint("next, create a datastore on these servers:")
     on_engine = " --engine rocksdb" if engine == "rocksdb" else ""
     _echo_command(
         f"schemaless create {_NAME} --shards 16{on_engine}",
@@ -188,21 +183,21 @@ def up(
     )
     if not any(server.replicas for server in running):
         return
-    note("then add the replicas to its catalog:")
+    hint("then add the replicas to its catalog:")
     url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
     for server in running:
         for replica in server.replicas:
             add = f"schemaless topology add-replica --cluster cluster-{server.number}"
             _echo_command(add, f"--url {url}", shlex.quote(replica.url))
     if is_member(running[0]):
-        note("and make programs follow the group's elections; this URL finds the catalog on any member:")
+        hint("and make programs follow the group's elections; this URL finds the catalog on any member:")
         sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
         _echo_command("schemaless topology watch", f"--url {several}")
 
 
 def _echo_command(*parts: str) -> None:
-    click.echo(shown(" \\\n    ".join(parts)))
+    out().print(" \\\n    ".join(parts), soft_wrap=True)
 
 
 @local.command(cls=ReadOnlyCommand)
@@ -211,7 +206,7 @@ def _echo_command(*parts: str) -> None:
     "--url", "number", type=click.IntRange(1), metavar="N", help="Print only the URL of server N, for use in a script."
 )
 @json_option
-def status(folder: Path, number: int | None, as_json: bool) -> int:
+def status(folder: Path, number: int | None) -> int:
     """Show the state of servers, replication and group membership.
 
     The servers are those in --folder.
@@ -229,9 +224,8 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
     if number is not None:
         click.echo(_running(states, number, folder).url)
         return 0
-    if as_json:
-        print_json({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
-    elif states:
+    print_result({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
+    if states:
         rows = [
             [
                 state.name,
@@ -248,16 +242,15 @@ def status(folder: Path, number: int | None, as_json: bool) -> int:
         note(f"no servers in {folder.resolve()}; create them with 'schemaless local up'")
     stopped = [state for state in states if state.state != "running"]
     broken = [state for state in states if state.fault]
-    if not as_json:
-        for state in broken:
-            note(f"{state.name} is not {_what(state)}: {state.fault}")
-        if stopped:
-            note(
-                f"not running: {len(stopped)} of {counted(len(states), 'server')}; 'schemaless local up' starts them "
-                f"with their data"
-            )
-        elif broken:
-            note("'schemaless local up' reconnects replicas to their primaries and members to their group")
+    for state in broken:
+        note(f"{state.name} is not {_what(state)}: {state.fault}")
+    if stopped:
+        note(
+            f"not running: {len(stopped)} of {counted(len(states), 'server')}; 'schemaless local up' starts them "
+            f"with their data"
+        )
+    elif broken:
+        note("'schemaless local up' reconnects replicas to their primaries and members to their group")
     return EXIT_FAILED if stopped or broken or not states else 0
 
 
@@ -341,7 +334,7 @@ def _what(state: ServerStatus) -> str:
 @click.option("--delete", is_flag=True, help="Also remove the folder, with all data of the servers.")
 @folder_option
 @json_option
-def down(delete: bool, folder: Path, as_json: bool) -> None:
+def down(delete: bool, folder: Path) -> None:
     """Stop the servers, and wait until they have stopped.
 
     Their data stays, and 'schemaless local up' starts them again, unless --delete is given.
@@ -352,10 +345,8 @@ def down(delete: bool, folder: Path, as_json: bool) -> None:
       schemaless local down --delete
     """
     before = local_servers.down(folder, delete=delete, report=note)
-    if as_json:
-        servers = [status_data(state) for state in before]
-        print_json({"folder": str(folder.resolve()), "deleted": delete, "servers": servers})
-        return
+    servers = [status_data(state) for state in before]
+    print_result({"folder": str(folder.resolve()), "deleted": delete, "servers": servers})
     running = [state for state in before if state.state == "running"]
     if not before:
         note(f"no servers in {folder.resolve()}")

@@ -26,9 +26,9 @@ from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
     EXIT_USAGE,
     ReadOnlyCommand,
+    begin_output,
     error,
     redacted,
-    set_quiet,
 )
 from schemaless.ui.terminal.shown import shown
 
@@ -153,7 +153,7 @@ def cli(traceback: bool, quiet: bool, datastore: str | None) -> None:
 
     Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if stopped; run it again to resume.
     """
-    set_quiet(quiet)
+    begin_output(quiet=quiet)
 
 
 def _with_advice(error: click.ClickException) -> click.ClickException:

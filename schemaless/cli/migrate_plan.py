@@ -33,7 +33,7 @@ from schemaless.ui.terminal.output import (
     line_break,
     note,
     out,
-    print_json,
+    print_result,
     print_rows,
     progress,
 )
@@ -70,7 +70,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
 @migrate_spec
-def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None, as_json: bool) -> None:
+def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 
     The command reads a sample of the cells from all shards and re-encodes it in memory. Each figure has a 95 %
@@ -90,13 +90,11 @@ def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed
         shards = shards_of(shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
             result = plan_migration(store, spec, shards, exact=exact, seed=seed, listener=listener)
-    _show_plan(result, as_json)
+    _show_plan(result)
 
 
-def _show_plan(result: MigrationPlan, as_json: bool) -> None:
-    if as_json:
-        print_json(_plan_json(result))
-        return
+def _show_plan(result: MigrationPlan) -> None:
+    print_result(_plan_json(result))
     taken = result.sample
     if not result.columns:
         out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")

@@ -22,10 +22,10 @@ from schemaless.ui.terminal.output import (
     estimate_json,
     estimate_text,
     facts,
+    hint,
     json_option,
-    note,
     out,
-    print_json,
+    print_result,
     print_rows,
     print_table,
     size_text,
@@ -42,9 +42,7 @@ _ROWS_SHOWN = 40
 @click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write an HTML page with charts.")
 @click.option("--all", "show_all", is_flag=True, help="Also print the figures of each cluster, shard and column.")
 @json_option
-def report(
-    url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool, as_json: bool
-) -> None:
+def report(url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool) -> None:
     """Show the effect of a migration on space.
 
     The report compares four quantities before the migration, after it, and after a rebuild: body bytes, length of the
@@ -66,9 +64,7 @@ def report(
         write_and_say(html_file, reclaimed_html(space))
     if write_csv(csv_file, lambda: csv_text(space)):
         return
-    if as_json:
-        print_json(_json(space))
-        return
+    print_result(_json(space))
     _show(space, show_all)
 
 
@@ -149,7 +145,7 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         reclaimed = tally.reclaimed_bytes
         verb = "reclaimed" if reclaimed >= 0 else "added"
         share = -reclaimed / tally.bytes_before
-        out().print(f"[bold]{bytes_text(abs(reclaimed))} of body bytes {verb} ({share:+.1%}).[/]\n")
+        out().print(f"{bytes_text(abs(reclaimed))} of body bytes {verb} ({share:+.1%}).\n", style="bold")
     rebuilt = f"after a rebuild of {total.rebuilt_shards} of {counted(total.shards, 'shard')}"
     print_table(
         None,
@@ -186,7 +182,7 @@ def _show_parts(space: ReclaimedReport) -> None:
     if len(space.shards) <= _ROWS_SHOWN:
         print_table("\nby shard", ["shard", *headers], [_row(part) for part in space.shards])
     else:
-        note(f"{len(space.shards)} shards are too many to print; --json, --csv and --html list all")
+        hint(f"{len(space.shards)} shards are too many to print; --json, --csv and --html list all")
     columns = [[name, *_tally(tally)] for name, tally in space.columns.items()]
     print_table("\nby column", ["column", *headers[:4]], columns)
 
@@ -196,11 +192,7 @@ def _text_of(what: str) -> Any:
 
 
 def _row(part: Part) -> list[str]:
-    return [
-        part.name.removeprefix("shard "),
-        *_tally(part.tally),
-        *(size_text(size) for size in astuple(part.file)),
-    ]
+    return [part.name.removeprefix("shard "), *_tally(part.tally), *(size_text(size) for size in astuple(part.file))]
 
 
 def _tally(tally: Tally) -> list[str]:

@@ -28,10 +28,11 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
+    hint,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_rows,
 )
 
@@ -74,7 +75,6 @@ def run(
     job_id: int | None,
     workers: int,
     dask: str | None,
-    as_json: bool,
 ) -> int:
     """Re-encode every body that is not in the target codec.
 
@@ -122,7 +122,7 @@ def run(
         with JobProgress(job_store) as shown:
             listener = together(shown, only(RunStarted, predict))
             outcome = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
-    _show_outcome(outcome, as_json)
+    _show_outcome(outcome)
     return EXIT_FAILED if outcome.total().left else 0
 
 
@@ -148,11 +148,9 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
     note("nothing was changed; add --execute to re-encode, or run 'schemaless migrate plan' to estimate the savings")
 
 
-def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
+def _show_outcome(outcome: MigrateOutcome) -> None:
     total = outcome.total()
-    if as_json:
-        print_json({"job": outcome.job_id, "to": outcome.codec, **_outcome_json(outcome)})
-        return
+    print_result({"job": outcome.job_id, "to": outcome.codec, **_outcome_json(outcome)})
     if not total.cells and not total.left:
         out().print(f"nothing to do: every body is in {outcome.codec}")
         _show_exceptions(outcome, total)
@@ -166,7 +164,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     print_rows("by column", "columns", columns)
     out().print(
         f"\njob {outcome.job_id} re-encoded {counted(total.cells, 'cell')} to {outcome.codec}: {total.bytes_before:,} "
-        f"body bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
+        f"body bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})",
+        markup=True,
     )
     if outcome.interruptions:
         note(
@@ -196,7 +195,7 @@ def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
     for failure in outcome.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if len(outcome.failures) > _FAILURES_SHOWN:
-        note("  ... (--json lists up to 1,000)")
+        hint("  ... (--json lists up to 1,000)")
 
 
 def _outcome_json(outcome: MigrateOutcome) -> dict[str, Any]:

@@ -32,10 +32,11 @@ from schemaless.ui.terminal.output import (
     bytes_text,
     counted,
     facts,
+    hint,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_rows,
     progress,
 )
@@ -91,15 +92,15 @@ def show_missing(missing: list[Missing]) -> None:
     """Print the gaps in the archive."""
     text = missing_text(missing)
     if text is not None:
-        out().print(text, markup=False)
+        out().print(text)
     _show_gaps(missing)
     if len(missing) > SHOWN:
-        note(f"only the first {SHOWN} files are shown; --json lists all")
+        hint(f"only the first {SHOWN} files are shown; --json lists all")
 
 
 def _show_gaps(missing: list[Missing]) -> None:
     for gap in missing[:SHOWN]:
-        out().print(f"  {gap}", markup=False)
+        out().print(f"  {gap}")
 
 
 def show_left(left: Counter[str]) -> None:
@@ -149,7 +150,6 @@ def verify(
     lag_timeout_s: float,
     workers: int,
     dask: str | None,
-    as_json: bool,
 ) -> int:
     """Verify the result of a migration. Read-only.
 
@@ -180,7 +180,7 @@ def verify(
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
     share = None if sample is None else _share(sample)
-    faults = FaultOutput(as_json, _FAULTS_PER_KIND)
+    faults = FaultOutput(_FAULTS_PER_KIND)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
@@ -193,13 +193,11 @@ def verify(
         )
         with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
             report = verify_migration(store, job, options, shards, workers=pool, listener=listener)
-    if as_json:
-        print_json({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
-    else:
-        out().print(_verdict(report, archive))
-        show_left(report.left)
-        show_missing(report.missing)
-        note_torn(report.torn)
+    print_result({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
+    out().print(_verdict(report, archive))
+    show_left(report.left)
+    show_missing(report.missing)
+    note_torn(report.torn)
     return EXIT_FAILED if report.faults or report.missing else 0
 
 
@@ -260,7 +258,6 @@ def restore(
     dask: str | None,
     thresholds: Thresholds,
     full_row_images: bool,
-    as_json: bool,
 ) -> int:
     """Put the exact original bytes back from an archive.
 
@@ -302,10 +299,8 @@ def restore(
         else:
             with progress("counting", None, "cells") as listener:
                 report = count(store, spec, listener=listener)
-    if as_json:
-        print_json(_restore_json(report))
-    else:
-        _show_restore(report, execute)
+    print_result(_restore_json(report))
+    _show_restore(report, execute)
     if not execute:
         note_dry()
     return EXIT_FAILED if report.total.left or report.missing else 0
@@ -325,9 +320,9 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
     for failure in report.failures[:SHOWN]:
-        out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}", markup=False)
+        out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if total.left.total() > SHOWN:
-        note(f"only the first {SHOWN} are shown; --json lists up to 1,000")
+        hint(f"only the first {SHOWN} are shown; --json lists up to 1,000")
     show_missing(report.missing)
     for job_id in sorted(report.unknown_jobs):
         note(
@@ -377,7 +372,6 @@ def finalise(
     lag_timeout_s: float,
     workers: int,
     dask: str | None,
-    as_json: bool,
 ) -> int:
     """Verify a migration, then list archive files to delete.
 
@@ -397,7 +391,7 @@ def finalise(
 
     Exit status: 0 if the job is finalised, 1 if the command refused.
     """
-    faults = FaultOutput(as_json, _FAULTS_PER_KIND)
+    faults = FaultOutput(_FAULTS_PER_KIND)
     with open_store(url) as store:
         job_store = JobStore(store)
         job = chosen_job(job_store, job_id)
@@ -414,25 +408,23 @@ def finalise(
                 listener=listener,
             )
         _note_others(job_store, job)
-    if as_json:
-        print_json(
-            {
-                "job": job.job_id,
-                "state": result.job.state,
-                "refused": result.refused,
-                "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
-                "freed_bytes": result.freed_bytes,
-                **verify_json(result.verified, faults.kept),
-            }
-        )
-        return EXIT_FAILED if result.refused else 0
+    print_result(
+        {
+            "job": job.job_id,
+            "state": result.job.state,
+            "refused": result.refused,
+            "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
+            "freed_bytes": result.freed_bytes,
+            **verify_json(result.verified, faults.kept),
+        }
+    )
     show_left(result.verified.left)
     note_torn(result.verified.torn)
     if result.refused:
-        out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
+        out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}")
         _show_gaps(result.verified.missing)
         return EXIT_FAILED
-    out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
+    out().print(f"job {job.job_id} is finalised: {result.job.message}")
     _show_files(result.files, result.freed_bytes)
     return 0
 
@@ -463,4 +455,4 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
         for folder, sizes in sorted(folders.items())
     ]
     print_rows(None, "folders", rows)
-    note("--json lists each file")
+    hint("--json lists each file")

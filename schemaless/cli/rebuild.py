@@ -39,7 +39,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_rows,
     progress,
     size_text,
@@ -92,7 +92,6 @@ def rebuild(
     workers: int,
     dask: str | None,
     spec: RebuildSpec,
-    as_json: bool,
 ) -> int:
     """Rebuild tables to give free space back to the disk.
 
@@ -126,19 +125,17 @@ def rebuild(
         if not execute:
             with progress("sampling", len(shards), "shards") as listener:
                 plans = plan_rebuild(store, spec, shards, listener=listener)
-            _show_plan(plans, as_json)
+            _show_plan(plans)
             note_dry()
             return 0
         with JobProgress(job_store) as shown:
             rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
-    _show_rebuilt(rebuilt, as_json)
+    _show_rebuilt(rebuilt)
     return EXIT_FAILED if any(outcome.state == "failed" for outcome in rebuilt) else 0
 
 
-def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
-    if as_json:
-        print_json({"total": _plan_total(plans), "shards": [_plan_json(plan) for plan in plans]})
-        return
+def _show_plan(plans: list[RebuildPlan]) -> None:
+    print_result({"total": _plan_total(plans), "shards": [_plan_json(plan) for plan in plans]})
     total = _plan_total(plans)
     possible = counted(total["shards"] - total["refused"], "shard")
     out().print(
@@ -197,7 +194,7 @@ def _plan_json(plan: RebuildPlan) -> dict[str, Any]:
     }
 
 
-def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
+def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
     done = [outcome for outcome in rebuilt if outcome.after_bytes is not None]
     total = {
         "shards": len(rebuilt),
@@ -207,13 +204,12 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
         "predicted_bytes": round(sum((outcome.predicted or Interval.of(0)).mid for outcome in done)),
         "seconds": round(sum(outcome.seconds or 0.0 for outcome in done), 3),
     }
-    if as_json:
-        print_json({"total": total, "shards": [_rebuilt_json(outcome) for outcome in rebuilt]})
-        return
+    print_result({"total": total, "shards": [_rebuilt_json(outcome) for outcome in rebuilt]})
     out().print(
         f"{len(done)} of {counted(len(rebuilt), 'shard')} rebuilt: {bytes_text(total['before_bytes'])} became "
         f"{bytes_text(total['after_bytes'])}; "
-        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]"
+        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]",
+        markup=True,
     )
     if total["after_bytes"]:
         off = total["predicted_bytes"] / total["after_bytes"] - 1

@@ -29,7 +29,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -91,7 +91,7 @@ def set_(column: str, url: str, days: int | None, versions: int | None, forever:
 @url_option
 @click.option("--released", is_flag=True, help="Also list holds that have ended.")
 @json_option
-def show(url: str, released: bool, as_json: bool) -> None:
+def show(url: str, released: bool) -> None:
     """Show policies and legal holds.
 
     \b
@@ -101,9 +101,7 @@ def show(url: str, released: bool, as_json: bool) -> None:
     with open_store(url) as store:
         policies = internals_of(store).policies.all()
         holds = internals_of(store).holds.all(released=released)
-    if as_json:
-        print_json({"policies": [_policy_json(policy) for policy in policies], "holds": list(map(asdict, holds))})
-        return
+    print_result({"policies": [_policy_json(policy) for policy in policies], "holds": list(map(asdict, holds))})
     if policies:
         print_table(
             "policies",
@@ -141,7 +139,7 @@ def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None
     """
     with open_store(url) as store:
         internals_of(store).holds.hold(map(row_key_of, row_keys), held_by, reason)
-    out().print(f"held by {held_by}: {counted(len(row_keys), 'row')}", markup=False)
+    out().print(f"held by {held_by}: {counted(len(row_keys), 'row')}")
 
 
 @retention.command()
@@ -157,14 +155,14 @@ def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
     """
     with open_store(url) as store:
         released = internals_of(store).holds.release(map(row_key_of, row_keys), held_by)
-    out().print(f"released for {held_by}: {counted(released, 'hold')}", markup=False)
+    out().print(f"released for {held_by}: {counted(released, 'hold')}")
 
 
 @retention.command(cls=ReadOnlyCommand)
 @url_option
 @shards_option
 @json_option
-def plan(url: str, shards_text: str | None, as_json: bool) -> None:
+def plan(url: str, shards_text: str | None) -> None:
     """Count the cells that a run would erase now.
 
     The command reads the key of every cell, and the lengths of the bodies that have expired. It changes nothing.
@@ -175,7 +173,7 @@ def plan(url: str, shards_text: str | None, as_json: bool) -> None:
       schemaless retention plan --shards 0-15 --json
     """
     with open_store(url) as store:
-        _plan_and_show(store, shards_of(shards_text, store.shard_count), as_json)
+        _plan_and_show(store, shards_of(shards_text, store.shard_count))
 
 
 @retention.command()
@@ -185,9 +183,7 @@ def plan(url: str, shards_text: str | None, as_json: bool) -> None:
 @workers_options
 @throttle_options
 @json_option
-def run(
-    url: str, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds, as_json: bool
-) -> int:
+def run(url: str, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds) -> int:
     """Erase expired cells.
 
     The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
@@ -204,7 +200,7 @@ def run(
     """
     with open_store(url) as store:
         if not execute:
-            _plan_and_show(store, range(store.shard_count), as_json)
+            _plan_and_show(store, range(store.shard_count))
             note_dry()
             return 0
         job_store = JobStore(store)
@@ -216,7 +212,7 @@ def run(
         with JobProgress(job_store) as shown:
             spec = ErasureSpec(number, thresholds=thresholds)
             outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
-    _show_outcome(outcome, as_json)
+    _show_outcome(outcome)
     return 0
 
 
@@ -224,7 +220,7 @@ def run(
 @url_option
 @job_option("The job to show.  [default: the latest run]")
 @json_option
-def status(url: str, job_id: int | None, as_json: bool) -> None:
+def status(url: str, job_id: int | None) -> None:
     """Show what a run has erased, and the space it has freed.
 
     'schemaless job show' shows its progress.
@@ -243,7 +239,7 @@ def status(url: str, job_id: int | None, as_json: bool) -> None:
             return
         chosen = jobs[-1].job_id if job_id is None else job_id
         outcome = outcome_of(store, job_store.job(chosen))
-    _show_outcome(outcome, as_json)
+    _show_outcome(outcome)
 
 
 def _policy_json(policy: Policy) -> dict[str, Any]:
@@ -255,7 +251,7 @@ def _hold_row(hold: Hold) -> list[str]:
     return [str(hold.row_key), hold.held_by, hold.reason, f"{hold.held_at:%Y-%m-%d %H:%M}", released]
 
 
-def _plan_and_show(store: Datastore, shards: Sequence[int], as_json: bool) -> None:
+def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     """Print what a run would erase now."""
     policies, now = internals_of(store).policies.all(), server_time(store)
     with progress("counting expired cells", len(shards), "shards") as listener:
@@ -263,26 +259,24 @@ def _plan_and_show(store: Datastore, shards: Sequence[int], as_json: bool) -> No
     totals = {policy.column_name: planned.total(policy.column_name) for policy in policies}
     freed = {name: total.body_bytes - TOMBSTONE_BYTES * total.cells for name, total in totals.items()}
     held = sum(planned.held.values())
-    if as_json:
-        by_shard: dict[int, dict[str, Any]] = {shard: {} for shard in shards if policies}
-        for part in planned.parts:
-            by_shard[part.shard][part.of] = facts(part, "cells", "body_bytes")
-        print_json(
-            {
-                "now": now,
-                "policies": [_policy_json(policy) for policy in policies],
-                "columns": {
-                    name: {**facts(total, "cells", "body_bytes"), "freed_bytes": freed[name]}
-                    for name, total in totals.items()
-                },
-                "held_cells": held,
-                "shards": [
-                    {"shard": shard, "columns": columns, "held": planned.held.get(shard, 0)}
-                    for shard, columns in by_shard.items()
-                ],
-            }
-        )
-        return
+    by_shard: dict[int, dict[str, Any]] = {shard: {} for shard in shards if policies}
+    for part in planned.parts:
+        by_shard[part.shard][part.of] = facts(part, "cells", "body_bytes")
+    print_result(
+        {
+            "now": now,
+            "policies": [_policy_json(policy) for policy in policies],
+            "columns": {
+                name: {**facts(total, "cells", "body_bytes"), "freed_bytes": freed[name]}
+                for name, total in totals.items()
+            },
+            "held_cells": held,
+            "shards": [
+                {"shard": shard, "columns": columns, "held": planned.held.get(shard, 0)}
+                for shard, columns in by_shard.items()
+            ],
+        }
+    )
     if not policies:
         note("no column has a policy; 'schemaless retention set' sets one")
         return
@@ -305,19 +299,17 @@ def _plan_and_show(store: Datastore, shards: Sequence[int], as_json: bool) -> No
         note(f"{held:,} more expired cells are kept, because their rows are held")
 
 
-def _show_outcome(outcome: Outcome, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                **facts(outcome, "erasure", "job_id", "state", "cells", "held", "bytes_before", "bytes_after"),
-                "files": asdict(outcome.sizes.file),
-                "allocated": asdict(outcome.sizes.allocated),
-                "files_measured": outcome.sizes.measured,
-                "rebuilt_shards": outcome.sizes.rebuilt_shards,
-                "shards": outcome.sizes.shards,
-            }
-        )
-        return
+def _show_outcome(outcome: Outcome) -> None:
+    print_result(
+        {
+            **facts(outcome, "erasure", "job_id", "state", "cells", "held", "bytes_before", "bytes_after"),
+            "files": asdict(outcome.sizes.file),
+            "allocated": asdict(outcome.sizes.allocated),
+            "files_measured": outcome.sizes.measured,
+            "rebuilt_shards": outcome.sizes.rebuilt_shards,
+            "shards": outcome.sizes.shards,
+        }
+    )
     out().print(
         f"erasure {outcome.erasure}: {counted(outcome.cells, 'cell')} erased; bodies of "
         f"{bytes_text(outcome.bytes_before)} became tombstones of {bytes_text(outcome.bytes_after)}"

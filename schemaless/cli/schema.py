@@ -19,7 +19,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -37,7 +37,7 @@ def schema() -> None:
 @schema.command(cls=ReadOnlyCommand)
 @url_option
 @json_option
-def status(url: str, as_json: bool) -> int:
+def status(url: str) -> int:
     """Show the schema revisions of the catalog and of the shards.
 
     The command shows how many databases have each revision, and names those that do not have this version's revision;
@@ -53,9 +53,7 @@ def status(url: str, as_json: bool) -> int:
     with progress("reading", None, "databases") as listener:
         states = schema_status(datastore_url(url)[0], listener=listener)
     current = all(state.current for state in states)
-    if as_json:
-        print_json([asdict(state) for state in states])
-        return 0 if current else EXIT_FAILED
+    print_result([asdict(state) for state in states])
     outdated = [state for state in states if not state.current]
     out().print(f"{len(states) - len(outdated):,} of {len(states):,} databases have this version's revision")
     if outdated:
@@ -92,7 +90,7 @@ def _print_revisions(states: list[DatabaseState]) -> None:
     help="Number of databases to upgrade at a time on each server.",
 )
 @json_option
-def upgrade(url: str, at_once: int, as_json: bool) -> int:
+def upgrade(url: str, at_once: int) -> int:
     """Upgrade all databases to this version's schema revision.
 
     The catalog is upgraded first, then the shards, several at a time on each server. If a database fails, the command
@@ -107,15 +105,13 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
     """
     with progress("upgrading", None, "databases") as listener:
         outcome = upgrade_schema(datastore_url(url)[0], at_once=at_once, listener=listener)
-    if as_json:
-        print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
-    else:
-        out().print(
-            f"upgraded {counted(len(outcome.upgraded), 'database')}; "
-            f"{outcome.current:,} already had this version's revision"
-        )
-        for message, names in names_by_message(outcome.failed):
-            note(f"failed: {names}: {message}")
+    print_result({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
+    out().print(
+        f"upgraded {counted(len(outcome.upgraded), 'database')}; "
+        f"{outcome.current:,} already had this version's revision"
+    )
+    for message, names in names_by_message(outcome.failed):
+        note(f"failed: {names}: {message}")
     if outcome.failed:
         note(
             f"{counted(len(outcome.failed), 'database')} could not be upgraded, and all others are up to date; "

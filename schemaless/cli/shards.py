@@ -20,7 +20,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -51,7 +51,7 @@ def shards() -> None:
 @job_option("The move to show.  [default: the unfinished one, or the last]")
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
-def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
+def status(url: str, job_id: int | None, show_all: bool) -> None:
     """Show the phase of each shard of a move.
 
     'schemaless job show' shows the progress of the move. The phases are copying, cutting over (a moment), moved,
@@ -69,19 +69,15 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
             job.check_kind("move")
             job_id = job.job_id
         records = Records(store).all(None if show_all else job_id)
-    show_records(records, as_json)
+    show_records(records)
 
 
 @shards.command()
 @url_option
 @job_option("The number of the move.  [default: the unfinished one]")
-@click.option(
-    "--uncompared",
-    is_flag=True,
-    help="Skip comparing a moved shard if its old server cannot be reached.",
-)
+@click.option("--uncompared", is_flag=True, help="Skip comparing a moved shard if its old server cannot be reached.")
 @json_option
-def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
+def abort(url: str, job_id: int | None, uncompared: bool) -> int:
     """Abort a move for good.
 
     Shards that have not been cut over stay where they are, and their copies are dropped. A shard that has been cut over
@@ -100,7 +96,7 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
         job = chosen_job(job_store, job_id, "move")
         with JobProgress(job_store) as shown:
             records = moves.abort(store, job, uncompared=uncompared, listener=shown)
-    show_records(records, as_json)
+    show_records(records)
     moved = [record.shard for record in records if record.phase != "aborted"]
     if moved:
         note(f"already cut over, and staying on the new cluster: {counted(len(moved), 'shard')}")
@@ -114,7 +110,7 @@ _NAMED = 5
 @shards_option
 @url_option
 @json_option
-def verify(shards_text: str | None, url: str, as_json: bool) -> int:
+def verify(shards_text: str | None, url: str) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
     A move makes this comparison for each shard before it ends. This command repeats it, as long as 'shards drop-moved'
@@ -133,10 +129,8 @@ def verify(shards_text: str | None, url: str, as_json: bool) -> int:
         left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
         with progress("comparing", len(left), "shards") as listener:
             comparisons = [compare(store, place, listener=listener) for place in left]
-    if as_json:
-        print_json({"shards": [_data(comparison) for comparison in comparisons]})
-    else:
-        _show_comparisons(comparisons)
+    print_result({"shards": [_data(comparison) for comparison in comparisons]})
+    _show_comparisons(comparisons)
     return 0 if all(comparison.same for comparison in comparisons) else EXIT_FAILED
 
 
@@ -182,7 +176,7 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 @click.option("--execute", is_flag=True, help="Drop the tables. Without this option, the command only lists them.")
 @url_option
 @json_option
-def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
+def drop_moved(shards_text: str | None, execute: bool, url: str) -> int:
     """Drop the old tables of moved shards.
 
     The old tables are on the clusters that the shards came from. The command drops a shard's old tables only if they
@@ -203,26 +197,24 @@ def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) 
             with progress("dropping", len(ready), "shards") as listener:
                 for leftover in ready:
                     drop(store, leftover, listener=listener)
-    _show_leftovers(leftovers, execute, as_json)
+    _show_leftovers(leftovers, execute)
     return EXIT_FAILED if len(ready) < len(leftovers) else 0
 
 
-def _show_leftovers(leftovers: list[Leftovers], execute: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "shards": [
-                    {
-                        **facts(leftover.record, "shard", "job_id", "source"),
-                        "node": str(leftover.node),
-                        **facts(leftover, "cells", "refusal"),
-                        "dropped": execute and leftover.refusal is None,
-                    }
-                    for leftover in leftovers
-                ]
-            }
-        )
-        return
+def _show_leftovers(leftovers: list[Leftovers], execute: bool) -> None:
+    print_result(
+        {
+            "shards": [
+                {
+                    **facts(leftover.record, "shard", "job_id", "source"),
+                    "node": str(leftover.node),
+                    **facts(leftover, "cells", "refusal"),
+                    "dropped": execute and leftover.refusal is None,
+                }
+                for leftover in leftovers
+            ]
+        }
+    )
     if not leftovers:
         out().print("no moved shard has old tables")
         return

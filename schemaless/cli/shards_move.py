@@ -35,7 +35,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -89,7 +89,7 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=ReadOnlyCommand)
 @_which_options
 @json_option
-def plan(which: _Which, unchecked: bool, url: str, as_json: bool) -> int:
+def plan(which: _Which, unchecked: bool, url: str) -> int:
     """Estimate the size and duration of a move. Read-only.
 
     For each shard, the plan shows its bytes, an estimate of the copying time, and anything that prevents the move: a
@@ -107,7 +107,7 @@ def plan(which: _Which, unchecked: bool, url: str, as_json: bool) -> int:
     _check_which(which)
     with open_store(url) as store:
         spec = _spec(store, which, accounts=not unchecked)
-        return _plan(store, spec, None if which.balanced else _shards(store, which.shards_text, spec.drain), as_json)
+        return _plan(store, spec, None if which.balanced else _shards(store, which.shards_text, spec.drain))
 
 
 @click.command()
@@ -145,7 +145,6 @@ def move(
     thresholds: Thresholds,
     max_pause_ms: float,
     give_up_s: float,
-    as_json: bool,
 ) -> int:
     """Move shards to another cluster.
 
@@ -180,7 +179,7 @@ def move(
             spec = _spec(store, which, thresholds=thresholds, **options)
             shards = None if which.balanced else _shards(store, which.shards_text, spec.drain)
         if not execute:
-            status = _plan(store, spec, shards, as_json)
+            status = _plan(store, spec, shards)
             if status:
                 note("nothing was changed; --execute is refused while a shard cannot be moved")
             else:
@@ -197,7 +196,7 @@ def move(
             _drain(store, spec, run)
         else:
             run(spec, shards, job)
-    show_records(records, as_json)
+    show_records(records)
     return 0
 
 
@@ -265,20 +264,18 @@ def _balancing(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
     return uneven, {target: shards for target, shards in left.items() if shards}
 
 
-def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int] | None, as_json: bool) -> int:
+def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int] | None) -> int:
     """Print the plan of a move; without ``shards``, of moves that even out the clusters."""
     uneven, parts = _balancing(store) if shards is None else (None, {spec.target: shards})
     plans = {target: _plans(store, replace(spec, target=target), part) for target, part in parts.items()}
-    if as_json:
-        targets = [_plan_data(target, of_target) for target, of_target in plans.items()]
-        print_json(targets[0] if uneven is None else {**_skew_data(uneven), "targets": targets})
-    else:
-        if uneven is not None:
-            _show_skew(uneven)
-        for target, of_target in plans.items():
-            _show_plan(target, of_target)
-        if uneven is not None and uneven.moves and not plans:
-            note("all these shards have been moved; run 'schemaless capacity measure' before balancing again")
+    targets = [_plan_data(target, of_target) for target, of_target in plans.items()]
+    print_result(targets[0] if uneven is None else {**_skew_data(uneven), "targets": targets})
+    if uneven is not None:
+        _show_skew(uneven)
+    for target, of_target in plans.items():
+        _show_plan(target, of_target)
+    if uneven is not None and uneven.moves and not plans:
+        note("all these shards have been moved; run 'schemaless capacity measure' before balancing again")
     return EXIT_FAILED if any(plan.refusal is not None for some in plans.values() for plan in some) else 0
 
 
@@ -301,7 +298,7 @@ def _plan_data(target: str, plans: Sequence[ShardPlan]) -> dict[str, Any]:
 
 def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
     if not plans:
-        out().print(f"there is nothing to move to {target}", markup=False)
+        out().print(f"there is nothing to move to {target}")
         return
     movable = [plan for plan in plans if plan.refusal is None]
     total = _plan_data(target, movable)["total"]
@@ -316,12 +313,7 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
             "\nby shard",
             ["shard", "from", "bytes", "copying takes"],
             [
-                [
-                    str(plan.shard),
-                    plan.source,
-                    bytes_text(plan.size.file_bytes),
-                    estimate_text(plan.seconds, duration),
-                ]
+                [str(plan.shard), plan.source, bytes_text(plan.size.file_bytes), estimate_text(plan.seconds, duration)]
                 for plan in plans
             ],
             text_columns=2,
@@ -330,7 +322,7 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
         if plan.refusal is not None:
             note(f"shard {plan.shard} cannot be moved: {plan.refusal}")
             for statement in plan.grants:
-                out().print(f"{statement};", markup=False)
+                out().print(f"{statement};")
 
 
 def _plan_json(plan: ShardPlan) -> dict[str, Any]:
@@ -346,15 +338,12 @@ def _plan_json(plan: ShardPlan) -> dict[str, Any]:
 
 def _show_skew(uneven: Skew) -> None:
     if not uneven.moves:
-        out().print(
-            f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share", markup=False
-        )
+        out().print(f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share")
         return
     out().print(
         f"the fullest cluster has {uneven.cluster_ratio:.2f} times its fair share; "
         f"moving {counted(len(uneven.moves), 'shard')} with {bytes_text(uneven.moved_bytes)} "
-        f"reduces that to {uneven.cluster_ratio_after:.2f}",
-        markup=False,
+        f"reduces that to {uneven.cluster_ratio_after:.2f}"
     )
 
 
@@ -367,11 +356,9 @@ def _skew_data(uneven: Skew) -> dict[str, Any]:
     }
 
 
-def show_records(records: Sequence[MoveRecord], as_json: bool) -> None:
+def show_records(records: Sequence[MoveRecord]) -> None:
     """Print the outcome for each shard of a job."""
-    if as_json:
-        print_json({"shards": [asdict(record) for record in records]})
-        return
+    print_result({"shards": [asdict(record) for record in records]})
     if not records:
         out().print("no shard has started to move")
         return

@@ -21,11 +21,12 @@ from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    as_json,
     counted,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
     progress,
 )
@@ -49,7 +50,7 @@ _READ_TIMEOUT_S: Final = 10.0
     "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
 )
 @json_option
-def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: bool) -> int:
+def status(url: str, watch: bool, listen: str | None, remote: bool) -> int:
     """Show what needs attention: servers, jobs, triggers, indexes and disks.
 
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
@@ -68,19 +69,19 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, as_json: boo
     Exit status: 0 if there is no fault, else 1. Notices do not count.
     """
     if listen is not None:
-        if watch or as_json:
+        if watch or as_json():
             raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")
         _serve(url, listen, remote)
     with connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store:
         if watch:
             with Collector(store) as collector:
                 while True:
-                    _show(collector.status(), as_json, clear=sys.stdout.isatty() and not as_json)
+                    _show(collector.status(), clear=sys.stdout.isatty() and not as_json())
                     time.sleep(2)
         collector = Collector(store)
         with progress("reading", len(collector.parts), "parts") as listener:
             found = collector.collect(lambda: listener(Advanced()))
-    _show(found, as_json)
+    _show(found)
     return EXIT_FAILED if found.faults else 0
 
 
@@ -102,10 +103,8 @@ def _serve(url: str, listen: str, remote: bool) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _show(found: Status, as_json: bool, *, clear: bool = False) -> None:
-    if as_json:
-        print_json(status_json(found))
-        return
+def _show(found: Status, *, clear: bool = False) -> None:
+    print_result(status_json(found))
     if clear:
         click.clear()
     _print(found)
@@ -115,20 +114,21 @@ def _print(status: Status) -> None:
     """Print the findings, then a table for each part."""
     console = out()
     console.print(
-        f"[bold]{status.datastore}[/]: {counted(status.shards, 'shard')}, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC"
+        f"[bold]{status.datastore}[/]: {counted(status.shards, 'shard')}, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC",
+        markup=True,
     )
     if not status.findings:
         console.print("nothing needs attention")
     for finding in status.findings:
         style = "bold red" if finding.severity == "fault" else "yellow"
-        console.print(f"[{style}]{finding.severity}[/]: {escape(finding.where)}: {escape(finding.text)}")
-        console.print(f"    {finding.command}", markup=False, soft_wrap=True)
+        console.print(f"[{style}]{finding.severity}[/]: {escape(f'{finding.where}: {finding.text}')}", markup=True)
+        console.print(f"    {finding.command}", soft_wrap=True)
     for table in tables_of(status).values():
         console.print()
         if table.rows:
             rows = [list(row.values) for row in table.rows]
             print_table(table.title, list(table.columns), rows, text_columns=table.text_columns)
         else:
-            console.print(f"[bold]{table.title}[/]: {table.empty}")
+            console.print(f"[bold]{table.title}[/]: {table.empty}", markup=True)
         if table.note:
-            console.print(table.note, markup=False)
+            console.print(table.note)

@@ -28,7 +28,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     print_table,
 )
 
@@ -56,7 +56,7 @@ def topology() -> None:
 @topology.command(cls=ReadOnlyCommand)
 @url_option
 @json_option
-def show(url: str, as_json: bool) -> int:
+def show(url: str) -> int:
     """Show every server and its state.
 
     For a primary with replicas, the command also warns if a failover would lose cells: asynchronous replication
@@ -76,37 +76,35 @@ def show(url: str, as_json: bool) -> int:
     """
     datastore, states = node_states(url)
     faults = [state for state in states if state.fault]
-    if as_json:
-        clusters = [
-            {
-                "name": cluster.name,
-                "epoch": cluster.epoch,
-                "engine": cluster.engine,
-                "shards": len(datastore.shards_of(cluster.name)),
-                "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
-            }
-            for cluster in datastore.clusters
+    clusters = [
+        {
+            "name": cluster.name,
+            "epoch": cluster.epoch,
+            "engine": cluster.engine,
+            "shards": len(datastore.shards_of(cluster.name)),
+            "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
+        }
+        for cluster in datastore.clusters
+    ]
+    print_result({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
+    rows = [
+        [
+            state.cluster,
+            state.node.role,
+            str(state.node),
+            state.version or "does not answer",
+            datastore.cluster(state.cluster).engine,
+            _writes(state),
+            shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
         ]
-        print_json({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
-    else:
-        rows = [
-            [
-                state.cluster,
-                state.node.role,
-                str(state.node),
-                state.version or "does not answer",
-                datastore.cluster(state.cluster).engine,
-                _writes(state),
-                shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
-            ]
-            for state in states
-        ]
-        print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
-        for state in faults:
-            note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
-        for state in states:
-            for warning in state.warnings:
-                note(f"{state.cluster}: {warning}")
+        for state in states
+    ]
+    print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
+    for state in faults:
+        note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
+    for state in states:
+        for warning in state.warnings:
+            note(f"{state.cluster}: {warning}")
     return EXIT_FAILED if faults else 0
 
 
@@ -125,7 +123,7 @@ def _writes(state: NodeState) -> str:
 @url_option
 @json_option
 def add_cluster(
-    primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str, as_json: bool
+    primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str
 ) -> None:
     """Add a cluster without shards to a datastore.
 
@@ -153,10 +151,9 @@ def add_cluster(
     cluster = change.cluster
     done = "added" if change.changed else "already exists, and passed the checks"
     text = f"{cluster.name} {done}: {cluster.primary} with {counted(len(cluster.replicas), 'replica')}"
-    if say_change(change, text, as_json=as_json):
-        return
+    say_change(change, text)
     for node, arrived_s in change.arrived_s.items():
-        out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to reach {node}", markup=False)
+        out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to reach {node}")
     if change.changed:
         note(f"'schemaless shards plan SHARDS --to {cluster.name}' predicts what moving shards there would take")
         note("'schemaless grants' prints the privileges that accounts need there; grant those of the role move first")
@@ -169,7 +166,7 @@ def add_cluster(
 @timeout_option
 @url_option
 @json_option
-def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json: bool) -> None:
+def add_replica(replica: str, cluster: str, timeout_s: float, url: str) -> None:
     """Add a replica to the catalog.
 
     The server must already replicate. Before it writes anything, the command checks that the replica is not the primary
@@ -189,7 +186,8 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
     ((node, arrived_s),) = change.arrived_s.items()
     done = f"added to {cluster}" if change.changed else f"is already a replica of {cluster}, and passed the checks"
     text = f"{node} {done}; a transaction took {arrived_s * 1000:,.0f} ms to arrive"
-    if not say_change(change, text, as_json=as_json) and change.changed:
+    say_change(change, text)
+    if change.changed:
         say_reconnect()
 
 
@@ -198,7 +196,7 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
 @cluster_option
 @url_option
 @json_option
-def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
+def remove_replica(replica: str, cluster: str, url: str) -> None:
     """Remove a replica from the catalog.
 
     The server need not answer, and nothing is changed on it.
@@ -208,8 +206,8 @@ def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
       schemaless topology remove-replica --cluster cluster-1 mysql://db-1b:3306/
     """
     change = nodes.remove_replica(url, cluster, replica)
-    if not say_change(change, f"{next(iter(change.removed))} removed from {cluster}", as_json=as_json):
-        say_reconnect()
+    say_change(change, f"{next(iter(change.removed))} removed from {cluster}")
+    say_reconnect()
 
 
 @topology.command("set-primary")
@@ -227,9 +225,7 @@ def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
 @timeout_option
 @url_option
 @json_option
-def set_primary(
-    primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str, as_json: bool
-) -> None:
+def set_primary(primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str) -> None:
     """Change a cluster's primary in the catalog.
 
     Use it after a failover or a switchover by another tool, or when the server's address has changed. If the primary's
@@ -251,8 +247,7 @@ def set_primary(
     change = nodes.set_primary(
         url, cluster, primary, keep_old=keep_old, drop_replicas=drop_replicas, timeout_s=timeout_s
     )
-    if say_change(change, f"{change.cluster.primary} is the primary of {cluster}", as_json=as_json):
-        return
+    say_change(change, f"{change.cluster.primary} is the primary of {cluster}")
     for node in change.removed:
         note(f"{node} removed from {cluster}")
     if change.old_primary == "unreachable":

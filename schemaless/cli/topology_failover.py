@@ -27,13 +27,14 @@ from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    as_json,
     counted,
     data_sink,
     facts,
     json_option,
     note,
     out,
-    print_json,
+    print_result,
     progress,
 )
 from schemaless.wire.node import Node
@@ -99,10 +100,7 @@ def _node_data(node: Node) -> dict[str, Any]:
 
 def state_data(state: NodeState) -> dict[str, Any]:
     """Return a node and its state for ``--json``."""
-    return {
-        **_node_data(state.node),
-        **facts(state, "version", "read_only", "claim", "fault", "warnings"),
-    }
+    return {**_node_data(state.node), **facts(state, "version", "read_only", "claim", "fault", "warnings")}
 
 
 def cluster_data(cluster: Cluster) -> dict[str, Any]:
@@ -122,13 +120,10 @@ def change_data(change: NodeChange) -> dict[str, Any]:
     }
 
 
-def say_change(change: NodeChange, text: str, *, as_json: bool) -> bool:
-    """Print the result of a change, for ``--json`` or as text; return True if nothing more is to be said."""
-    if as_json:
-        print_json(change_data(change))
-    else:
-        out().print(text, markup=False)
-    return as_json
+def say_change(change: NodeChange, text: str) -> None:
+    """Print the result of a change, for ``--json`` or as text."""
+    print_result(change_data(change))
+    out().print(text)
 
 
 @click.command()
@@ -149,7 +144,7 @@ def say_change(change: NodeChange, text: str, *, as_json: bool) -> bool:
 )
 @url_option
 @json_option
-def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
+def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str) -> None:
     """Make all programs write to a promoted server.
 
     Call this command from the hook of your failover tool, such as Group Replication, orchestrator or keepalived, or run
@@ -171,12 +166,9 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
           --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
     """
     done = failover.adopt(url, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
-    if as_json:
-        print_json(change_data(done))
-        return
     already = "" if done.changed else " already"
     text = f"{done.cluster.primary} is{already} the primary of {cluster}, with claim {done.cluster.epoch}"
-    out().print(text, markup=False)
+    say_change(done, text)
     say_adoption(done)
 
 
@@ -192,7 +184,7 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
 )
 @url_option
 @json_option
-def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
+def watch(once: bool, interval_s: float, url: str) -> int:
     """Adopt the primaries that groups elect, until Ctrl-C.
 
     Use it for clusters whose servers form a MySQL Group Replication group in single-primary mode. A group that loses
@@ -220,29 +212,27 @@ def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
     """
     with closing(Watch(url)) as watching:
         findings = watching.look()
-        _say(findings, as_json=as_json)
+        _say(findings)
         if once:
             return 0 if all(finding.well for finding in findings) else EXIT_FAILED
         if all(finding.kind == "no group" for finding in findings):
             raise TopologyError("no cluster of the datastore is a group, so there is nothing to watch")
-        if not as_json:
-            note("watching, until Ctrl-C")
+        note("watching, until Ctrl-C")
         while True:
             time.sleep(interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
-            _say(watching.look(), as_json=as_json)
+            _say(watching.look())
 
 
-def _say(findings: list[Finding], *, as_json: bool) -> None:
-    if as_json:
+def _say(findings: list[Finding]) -> None:
+    if as_json():
         sink = data_sink()
         for finding in findings:
             sink.write(json.dumps(_data(finding)).encode() + b"\n")
         sink.flush()
-        return
     console = out()
     for finding in findings:
         cluster = "" if finding.cluster is None else f" {finding.cluster}:"
-        console.print(f"{finding.at:%Y-%m-%d %H:%M:%S}{cluster} {finding.message}", markup=False)
+        console.print(f"{finding.at:%Y-%m-%d %H:%M:%S}{cluster} {finding.message}")
         console.file.flush()
         if finding.adoption is not None:
             say_adoption(finding.adoption)

@@ -17,7 +17,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import json_option, note, out, print_json, progress
+from schemaless.ui.terminal.output import json_option, note, out, print_result, progress
 
 
 def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -56,9 +56,7 @@ def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[st
 )
 @url_option
 @json_option
-def restored(
-    servers: dict[str, str], ledger_file: str | None, replaces_original: bool, url: str, as_json: bool
-) -> None:
+def restored(servers: dict[str, str], ledger_file: str | None, replaces_original: bool, url: str) -> None:
     """Give a restored datastore its own servers.
 
     A restored catalog names the servers of the original datastore. Programs and commands refuse such a catalog, so that
@@ -95,19 +93,17 @@ def restored(
         targets.update(exports(store))
 
     done = failover.restored(url, servers, erase, replaces_original=replaces_original)
-    if as_json:
-        print_json(
-            {
-                "changed": done.changed,
-                "clusters": [cluster_data(cluster) for cluster in done.topology.clusters],
-                "added": len(recorded.erasures),
-                "undone": [undone_json(each) for each in found],
-            }
-        )
-        return
+    print_result(
+        {
+            "changed": done.changed,
+            "clusters": [cluster_data(cluster) for cluster in done.topology.clusters],
+            "added": len(recorded.erasures),
+            "undone": [undone_json(each) for each in found],
+        }
+    )
     for cluster in done.topology.clusters:
         shards = shards_text(done.topology.shards_of(cluster.name)).replace(",", ", ")
-        out().print(f"{cluster.primary} is the primary of {cluster.name} and has its shards: {shards}", markup=False)
+        out().print(f"{cluster.primary} is the primary of {cluster.name} and has its shards: {shards}")
     show_undone(recorded, found, executed=True)
     if not done.changed:
         note("an earlier run had already given the datastore these servers")

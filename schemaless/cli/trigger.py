@@ -32,15 +32,17 @@ from schemaless.store.triggers.supervision import caught_up, prepare, trigger_su
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
+    as_json,
     counted,
     error,
     facts,
+    hint,
     json_option,
     key_json,
     note,
     out,
-    print_json,
     print_json_array,
+    print_result,
     print_table,
     progress,
 )
@@ -80,7 +82,7 @@ def trigger() -> None:
 @stop_option
 @url_option
 @json_option
-def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json: bool) -> int:
+def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
@@ -118,10 +120,8 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json:
         ended = caught_up(store, loaded)
         supervisor.run(ended, stop_s=stop_s)
         trigger = Triggers(store).status(loaded.name)
-    if as_json:
-        print_json(status_json(trigger))
-    else:
-        show_status(trigger, each_shard=False)
+    print_result(status_json(trigger))
+    show_status(trigger, each_shard=False)
     note_gave_up(ended.gave_up)
     if ended.paused:
         error(
@@ -135,7 +135,7 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str, as_json:
 @click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
 @url_option
 @json_option
-def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
+def status(name: str | None, each_shard: bool, url: str) -> int:
     """Show the state of a trigger, or of all triggers.
 
     The status shows the lag of each shard, why a shard waits, is quarantined or has stopped, and the running workers;
@@ -156,9 +156,8 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     with open_store(url) as store:
         triggers = Triggers(store)
         statuses = [triggers.status(trigger) for trigger in ([name] if name is not None else triggers.names())]
-    if as_json:
-        print_json(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
-    elif not statuses:
+    print_result(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
+    if not statuses:
         out().print("no trigger has run yet; start one with 'schemaless trigger run MODULE:NAME'")
     else:
         for state in statuses:
@@ -174,7 +173,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     by = counted(len(trigger.workers) - separate, "worker")
     if separate:
         by += f", and {counted(separate, 'worker')} for quarantined shards"
-    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}; cells of {of}; {by}")
+    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.desired_state}; cells of {of}; {by}", markup=True)
     if not trigger.workers and trigger.setting.desired_state != "paused":
         note("no worker is running it now; 'schemaless trigger run MODULE:NAME' starts one")
     polled = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
@@ -251,7 +250,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
 @click.argument("name")
 @url_option
 @json_option
-def pause(name: str, url: str, as_json: bool) -> None:
+def pause(name: str, url: str) -> None:
     """Pause a trigger: workers make no calls until it is resumed.
 
     Running calls complete. Workers notice the pause within two seconds, and keep their shards.
@@ -262,17 +261,15 @@ def pause(name: str, url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         Triggers(store).pause(name)
-    if as_json:
-        print_json({"name": name, "wanted": "paused"})
-    else:
-        out().print(f"{name} is paused; 'schemaless trigger resume {name}' resumes it", markup=False)
+    print_result({"name": name, "wanted": "paused"})
+    out().print(f"{name} is paused; 'schemaless trigger resume {name}' resumes it")
 
 
 @trigger.command()
 @click.argument("name")
 @url_option
 @json_option
-def resume(name: str, url: str, as_json: bool) -> None:
+def resume(name: str, url: str) -> None:
     """Resume a paused trigger and stopped shards.
 
     A stopped shard retries the cell at which it stopped, counting attempts from one. A shard stops when too many of its
@@ -285,10 +282,8 @@ def resume(name: str, url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         restarted = Triggers(store).resume(name)
-    if as_json:
-        print_json({"name": name, "wanted": "running", "restarted_shards": restarted})
-    else:
-        out().print(f"{name} is running again; {restarted} stopped shards were restarted", markup=False)
+    print_result({"name": name, "wanted": "running", "restarted_shards": restarted})
+    out().print(f"{name} is running again; {restarted} stopped shards were restarted")
 
 
 @trigger.command()
@@ -296,7 +291,7 @@ def resume(name: str, url: str, as_json: bool) -> None:
 @execute_option
 @url_option
 @json_option
-def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
+def remove(name: str, execute: bool, url: str) -> None:
     """Remove a trigger, with its progress and parked cells.
 
     Its workers exit. If the trigger is run again later, it starts at the position that start= in its decorator gives.
@@ -311,13 +306,8 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
         parked = triggers.status(name).parked
         if execute:
             triggers.remove(name)
-    if as_json:
-        print_json({"name": name, "removed": execute, "parked": parked})
-        return
-    out().print(
-        f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells",
-        markup=False,
-    )
+    print_result({"name": name, "removed": execute, "parked": parked})
+    out().print(f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells")
     if not execute:
         note_dry()
 
@@ -343,7 +333,6 @@ def reset(
     shards_text: str | None,
     execute: bool,
     url: str,
-    as_json: bool,
 ) -> None:
     """Move a trigger to another location.
 
@@ -381,14 +370,11 @@ def reset(
         for shard, place in places.items()
         if (row := before[shard]) is not None
     ]
-    if as_json:
-        print_json({"name": name, "reset": execute, "shards": changes})
-        return
+    print_result({"name": name, "reset": execute, "shards": changes})
     total = sum(change["added_ids"] for change in changes)
     out().print(
         f"{name} {'continues' if execute else 'would continue'} from the new location in "
-        f"{counted(len(changes), 'shard')}, with {total:,} added_ids of all columns ahead of it",
-        markup=False,
+        f"{counted(len(changes), 'shard')}, with {total:,} added_ids of all columns ahead of it"
     )
     if not execute:
         note_dry()
@@ -412,7 +398,6 @@ class _Chosen(TypedDict):
     everything: bool
     execute: bool
     url: str
-    as_json: bool
 
 
 def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -436,7 +421,7 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @shards_option
 @url_option
 @json_option
-def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
+def parked(name: str, shards_text: str | None, url: str) -> None:
     """List the cells that a trigger has parked, and their errors.
 
     The error is that of the last attempt; --json adds the traceback. At most 1,000 cells are shown without --json. Fix
@@ -449,14 +434,14 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         triggers, shards = Triggers(store), shards_of(shards_text, store.shard_count)
-        if as_json:
+        if as_json():
             print_json_array(_parked_json(cell) for page in triggers.parked_pages(name, shards) for cell in page)
             return
         count = triggers.parked_count(name, shards)
         pages = triggers.parked_pages(name, shards, tracebacks=False)
         cells = list(islice(chain.from_iterable(pages), PARKED_SHOWN))
     if not cells:
-        out().print(f"{name} has no parked cells", markup=False)
+        out().print(f"{name} has no parked cells")
         return
     _show_parked(cells, count)
 
@@ -524,12 +509,10 @@ def _treat(
         raise InvalidInput(
             f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'trigger parked' lists its parked cells"
         )
-    if chosen["as_json"]:
-        print_json({"name": name, "executed": execute, "cells": count})
-        return
+    print_result({"name": name, "executed": execute, "cells": count})
     if shown:
         _show_parked(shown, count)
-    out().print(f"{count:,} parked cells of {name} {done if execute else would}", markup=False)
+    out().print(f"{count:,} parked cells of {name} {done if execute else would}")
     if not execute:
         note_dry()
 
@@ -539,20 +522,13 @@ def _show_parked(cells: list[ParkedCell], count: int) -> None:
         None,
         ["shard", "cell", "parked at", "error", "added_id", "attempts"],
         [
-            [
-                str(cell.shard),
-                str(cell.key),
-                cell.parked_at[:19],
-                cell.error,
-                str(cell.added_id),
-                str(cell.attempts),
-            ]
+            [str(cell.shard), str(cell.key), cell.parked_at[:19], cell.error, str(cell.added_id), str(cell.attempts)]
             for cell in cells
         ],
         text_columns=4,
     )
     if count > len(cells):
-        note(f"{count - len(cells):,} more parked cells are not shown; 'trigger parked --json' lists them all")
+        hint(f"{count - len(cells):,} more parked cells are not shown; 'trigger parked --json' lists them all")
     waiting = sum(cell.replay for cell in cells)
     if waiting:
         note(f"{waiting:,} of them will be tried again")

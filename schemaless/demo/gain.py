@@ -54,7 +54,7 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
             ],
         ],
     )
-    out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
+    out().print(f"\n{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).", style="bold")
     out().print(
         "Re-encoding alone does not shrink the files: new bodies need pages before the pages of the old ones are free."
         f"{line_break()}New cells fill the free pages, or a rebuild returns them to the disk. InnoDB keeps some 6 "

@@ -76,9 +76,7 @@ def show(store: Datastore) -> None:
     took_ms = 1_000 * (time.monotonic() - started_s)
     books = [row.cells[COLUMN].body for row in page.rows]
     planes = (f"{book['tail_number']} ({book['plane']['model']}, {book['plane']['seats']})" for book in books)
-    out().print(
-        f"   index: the {_MAKER} planes with the most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False
-    )
+    out().print(f"   index: the {_MAKER} planes with the most seats, in {took_ms:.0f} ms: {', '.join(planes)}")
     airlines = sum(_flights.values(), Counter[str]())
     most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))
     out().print(f"   trigger: {airlines.total():,} flights of {counted(len(airlines), 'airline')}: {most}")

@@ -96,7 +96,7 @@ def _steps(
     leaves(f"the servers in {folder} are running, with an incomplete datastore")
     _step(f"2. a datastore of {_SHARDS} shards on both servers")
     url = create(_NAME, _SHARDS, [server.url for server in servers])
-    out().print(f"   {url}", markup=False)
+    out().print(f"   {url}")
 
     leaves(f"the servers in {folder} are running, with the documents loaded so far")
     with connect(url) as store:
@@ -153,7 +153,7 @@ def _steps(
         predicted = None if outlook is None or outlook.after is None else outlook.after.file_bytes
         if predicted is not None:
             files = estimate_text(predicted, bytes_text)
-            out().print(f"   file size {bytes_text(last.files.file_bytes)}; step 5 predicted {files}", markup=False)
+            out().print(f"   file size {bytes_text(last.files.file_bytes)}; step 5 predicted {files}")
         page = folder.absolute() / "report.html"
         job = JobStore(store).job(report.job_id)
         write_whole(page, reclaimed_html(reclaimed_report(store, job, datetime.now(UTC))))
@@ -165,10 +165,10 @@ def _steps(
     _step("Result")
     show_gain(report, before, after, last)
     show_days(report)
-    out().print(f"\nReport with charts, by cluster, shard and column: {page}", markup=False)
+    out().print(f"\nReport with charts, by cluster, shard and column: {page}")
     out().print(f"\nThe demo took {time.monotonic() - started:.0f} s. The servers keep running; commands to try:\n")
     for line in next_steps(url, folder, data is None):
-        out().print(f"   {line}", markup=False, soft_wrap=True)
+        out().print(f"   {line}", soft_wrap=True)
     if outlook is not None:
         out().print(f"\nCapacity report, before and after re-encoding: {folder.absolute() / 'capacity.html'}")
     return EXIT_FAILED if checked.faults or total.left or changed else 0
@@ -182,12 +182,12 @@ def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None
         note(f"   no capacity report: {error}")
         return None
     now = answer(report.now)
-    out().print(f"   time until a disk is full, with JSON text: {now.days}. {now.detail}", markup=False)
+    out().print(f"   time until a disk is full, with JSON text: {now.days}. {now.detail}")
     if report.after is not None:
-        out().print(f"   with {report.codec}, rebuilt: {answer(report.after).days}", markup=False)
+        out().print(f"   with {report.codec}, rebuilt: {answer(report.after).days}")
         if report.after.file_bytes is not None:
             files = estimate_text(report.after.file_bytes, bytes_text)
-            out().print(f"   predicted file size: {files}", markup=False)
+            out().print(f"   predicted file size: {files}")
     return report
 
 
@@ -211,7 +211,7 @@ def _report_leftovers(folder: Path) -> Iterator[Callable[[str], None]]:
 
 
 def _step(text: str) -> None:
-    out().print(f"\n[bold]{text}[/]")
+    out().print(f"\n{text}", style="bold")
 
 
 @contextmanager

@@ -31,8 +31,18 @@ EXIT_STOPPED: Final = 3
 _REFRESHES_PER_S = 4.0
 
 _quiet = False
+_as_json = False
 
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+def _set_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+    global _as_json
+    _as_json = given
+
+
+json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, expose_value=False, callback=_set_json, help="Print the result as JSON."
+)
+"""With this option, ``print_result`` prints JSON on standard output and ``out()`` nothing; notes stay the same."""
 
 
 class ReadOnlyCommand(click.Command):
@@ -40,14 +50,14 @@ class ReadOnlyCommand(click.Command):
 
 
 class _Console(Console):
-    """Rich's console without emoji codes such as ``:car:`` and without control characters.
+    """Rich's console without control characters, without emoji codes such as ``:car:``, and with markup on request.
 
     ``main`` handles a closed pipe. Lines are broken only between words: a line with a path or URL that is wider than
     the terminal is left to the terminal to wrap, so that it can be copied.
     """
 
     def __init__(self, file: TextIO, **options: Any) -> None:
-        super().__init__(file=file, highlight=False, emoji=False, **options)
+        super().__init__(file=file, highlight=False, emoji=False, markup=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         texts = [shown(item) if isinstance(item, str) else item for item in objects]
@@ -60,9 +70,14 @@ class _Console(Console):
         raise
 
 
+def as_json() -> bool:
+    """Return whether the command was given ``--json``."""
+    return _as_json
+
+
 def out() -> Console:
-    """Return the console for data; lines are wrapped only on a terminal."""
-    return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
+    """Return the console for text, which prints nothing with ``--json``; lines are wrapped only on a terminal."""
+    return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty(), quiet=_as_json)
 
 
 def line_break() -> str:
@@ -70,10 +85,10 @@ def line_break() -> str:
     return " " if sys.stdout.isatty() else "\n"
 
 
-def set_quiet(quiet: bool) -> None:
-    """Omit progress and notes from now on, or show them again; errors are always shown."""
-    global _quiet
-    _quiet = quiet
+def begin_output(*, quiet: bool) -> None:
+    """Begin the output of a command: ``quiet`` omits progress and notes, but no errors."""
+    global _quiet, _as_json
+    _quiet, _as_json = quiet, False
 
 
 def err(*, wrap: bool = False) -> Console:
@@ -84,9 +99,8 @@ def err(*, wrap: bool = False) -> Console:
 
 def error(message: str) -> None:
     """Print one error line."""
-    _Console(sys.stderr, soft_wrap=True).print(
-        f"[bold red]schemaless:[/] {escape(shown(redacted(message), one_line=True))}"
-    )
+    text = escape(shown(redacted(message), one_line=True))
+    _Console(sys.stderr, soft_wrap=True).print(f"[bold red]schemaless:[/] {text}", markup=True)
 
 
 def redacted(text: str) -> str:
@@ -97,7 +111,13 @@ def redacted(text: str) -> str:
 
 def note(message: str) -> None:
     """Print one line on standard error, unless the command is quiet."""
-    err().print(escape(shown(message, one_line=True)))
+    err().print(shown(message, one_line=True))
+
+
+def hint(message: str) -> None:
+    """Print a note about the text of a command, which ``--json`` replaces by the result."""
+    if not _as_json:
+        note(message)
 
 
 def data_sink() -> IO[bytes] | JSONTerminal:
@@ -105,8 +125,14 @@ def data_sink() -> IO[bytes] | JSONTerminal:
     return JSONTerminal(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
+def print_result(data: Any) -> None:
+    """Print the result of a command as JSON on standard output with ``--json``; without it, do nothing."""
+    if _as_json:
+        print_json(data)
+
+
 def print_json(data: Any) -> None:
-    """Print ``data`` as one JSON object on standard output."""
+    """Print ``data`` as one JSON value on standard output."""
     sys.stdout.write(json_text(data) + "\n")
 
 
@@ -146,14 +172,14 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
     """
     console = out()
     if title is not None:
-        console.print(f"[bold]{escape(title)}[/]")
+        console.print(title, style="bold")
     fitted = console.width if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else None
     values = [[shown(value, one_line=True) for value in row] for row in rows]
     header, lines = table_lines(columns, values, text_columns=text_columns, width=fitted)
     for line in header:
-        console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+        console.print(line, style="bold", soft_wrap=True)
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def print_rows(
@@ -161,7 +187,7 @@ def print_rows(
 ) -> None:
     """Print a table of rows by heading; if there are too many, say that --json lists them."""
     if len(rows) > most:
-        note(f"{len(rows)} {noun} are too many to print; --json lists all")
+        hint(f"{len(rows)} {noun} are too many to print; --json lists all")
     elif rows:
         print_table(title, list(rows[0]), [list(row.values()) for row in rows], text_columns=text_columns)
 
@@ -203,7 +229,7 @@ def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".f
 
 
 def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str, Any]:
-    """Return an estimate for ``print_json``, rounded to ``digits`` decimals, or to whole numbers."""
+    """Return an estimate for ``print_result``, rounded to ``digits`` decimals, or to whole numbers."""
     return {
         "low": round(estimate.low, digits),
         "mid": round(estimate.mid, digits),
@@ -213,7 +239,7 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
 
 
 def facts(value: object, *names: str) -> dict[str, Any]:
-    """Return the named attributes of a value for ``print_json``, with times in ISO 8601."""
+    """Return the named attributes of a value for ``print_result``, with times in ISO 8601."""
     return {name: _plain(getattr(value, name)) for name in names}
 
 
@@ -226,7 +252,7 @@ def _plain(fact: Any) -> Any:
 
 
 def key_json(key: CellKey) -> dict[str, Any]:
-    """Return a cell's key for ``print_json``, with the row_key as text."""
+    """Return a cell's key for ``print_result``, with the row_key as text."""
     return {**key._asdict(), "row_key": str(key.row_key)}
 
 
