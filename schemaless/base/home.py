@@ -1,9 +1,13 @@
-"""The user's home folder, which a user in a container may not have, and the cache in it."""
+"""The user's home folder, which a user in a container may not have, the cache in it, and lock files."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from schemaless.errors import InvalidInput
 
@@ -39,3 +43,15 @@ def cache_folder() -> Path:
         return Path.home() / ".cache/schemaless"
     except RuntimeError:
         raise InvalidInput("no home folder to keep downloads in; set SCHEMALESS_CACHE to a writable folder") from None
+
+
+@contextmanager
+def locked(path: Path, when_waiting: Callable[[], object]) -> Iterator[IO[str]]:
+    """Hold the lock of a lock file, which is created; calls ``when_waiting`` if another process holds it."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            when_waiting()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield file

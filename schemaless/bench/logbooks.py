@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import fcntl
 import gzip
 import hashlib
 import json
@@ -27,13 +26,12 @@ import uuid
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from schemaless.base.home import cache_folder
+from schemaless.base.home import cache_folder, locked
 from schemaless.base.keys import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
 
@@ -212,7 +210,8 @@ def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
     if not folder.exists():
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
-            with _locked(cache_dir / f".{_PACKAGE}.lock", report):
+            said = f"another run is fetching {_PACKAGE}; waiting for it"
+            with locked(cache_dir / f".{_PACKAGE}.lock", lambda: report and report(said)):
                 if not folder.exists():
                     _install(folder, report)
         except OSError as problem:
@@ -236,18 +235,6 @@ def _wrong_files(folder: Path) -> list[str]:
         if digest != expected:
             wrong.append(f"{name} has SHA-256 {digest[:16]}..., expected {expected[:16]}...")
     return wrong
-
-
-@contextmanager
-def _locked(path: Path, report: Say | None) -> Iterator[None]:
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if report:
-                report(f"another run is fetching {_PACKAGE}; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _install(folder: Path, report: Say | None) -> None:

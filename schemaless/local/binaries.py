@@ -6,7 +6,6 @@ renamed into place, so that every folder in the cache is complete.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -14,12 +13,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from schemaless.base.home import cache_folder, expanded
+from schemaless.base.home import cache_folder, expanded, locked
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import rocksdb
@@ -41,6 +41,10 @@ _INDEX_BYTES: Final = 80 * 1024 * 1024
 _WANTED: Final = re.compile(r"(lib(?!perl)|zlib|(mysql|mariadb)-(server-core|common))")
 
 Say = Callable[[str], None]
+
+
+def _say_nothing(line: str) -> None:
+    """Ignore a line of progress."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def environment() -> dict[str, str]:
 
 
 def candidates(
-    flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
+    flavour: str, engine: str = "innodb", *, say: Say = _say_nothing, progress: Progress | None = None
 ) -> Iterator[Binary]:
     """Yield server programs to try, best first.
 
@@ -125,7 +129,6 @@ def candidates(
     Raises:
         LocalServerError: no server is installed and none can be fetched; the message says what to install.
     """
-    say = report or (lambda line: None)
     explicit = os.environ.get("SCHEMALESS_MYSQLD")
     if explicit:
         binary = _explicit(explicit, flavour)
@@ -138,7 +141,7 @@ def candidates(
         return
     yield from _installed(flavour, engine, say)
     try:
-        found = unpacked(flavour, engine, report=report, progress=progress)
+        found = unpacked(flavour, engine, say=say, progress=progress)
     except (ArchiveUnreachable, space.NoSpace):
         raise  # A failure that may pass must not change the flavour.
     except LocalServerError:
@@ -224,18 +227,13 @@ def is_recent(binary: Binary) -> bool:
 
 
 @contextmanager
-def cache_lock(folder: Path, report: Say | None = None) -> Iterator[None]:
+def cache_lock(folder: Path, say: Say = _say_nothing) -> Iterator[None]:
     """Hold the cache's lock, waiting for any other process that is filling the cache."""
-    with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if report is not None:
-                report(f"another process is adding files to {folder}; waiting for it to finish")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
+            folder.mkdir(parents=True, exist_ok=True)
+            say_so = partial(say, f"another process is adding files to {folder}; waiting for it to finish")
+            stack.enter_context(locked(folder / ".lock", say_so))
         yield
 
 
@@ -264,7 +262,7 @@ def cached(flavour: str, engine: str = "innodb") -> Binary | None:
 
 
 def unpacked(
-    flavour: str, engine: str = "innodb", *, report: Say | None = None, progress: Progress | None = None
+    flavour: str, engine: str = "innodb", *, say: Say = _say_nothing, progress: Progress | None = None
 ) -> Binary:
     """Return an unpacked server from the cache, or fetch one from the package archive.
 
@@ -274,7 +272,6 @@ def unpacked(
     binary = cached(flavour, engine)
     if binary is not None:
         return binary
-    say = report or (lambda line: None)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
             f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and apt-get or "

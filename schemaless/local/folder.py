@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from schemaless.base import home
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local.description import Description
@@ -58,32 +58,22 @@ def require_ours(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterator[None]:
     """Hold the folder's lock; with ``create``, create and mark the folder."""
-    with space.full_disk_is_an_error(folder, "creating the servers' folder", space.SERVERS_REMEDY):
-        if create:
-            if folder.exists() and not folder.is_dir():
-                raise LocalServerError(f"{folder} is a file; choose another --folder")
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            require_ours(folder)
-        while True:
-            file = (folder / ".lock").open("w")
-            try:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    say(f"another command is using {folder}; waiting for it")
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                with contextlib.suppress(OSError):
-                    if os.path.samestat(os.fstat(file.fileno()), (folder / ".lock").stat()):
+    lock = folder / ".lock"
+    with ExitStack() as stack:
+        with space.full_disk_is_an_error(folder, "creating the servers' folder", space.SERVERS_REMEDY):
+            while True:
+                if create:
+                    if folder.exists() and not folder.is_dir():
+                        raise LocalServerError(f"{folder} is a file; choose another --folder")
+                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    require_ours(folder)
+                say_so = partial(say, f"another command is using {folder}; waiting for it")
+                file = stack.enter_context(home.locked(lock, say_so))
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                         break
-            except BaseException:
-                file.close()
-                raise
-            file.close()  # the folder was deleted during the wait
-            if create:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with file:
-        if create and not (folder / MARKER).is_file():
-            with space.full_disk_is_an_error(folder, "creating the servers' folder", space.SERVERS_REMEDY):
+                stack.close()  # the folder was deleted during the wait
+            if create and not (folder / MARKER).is_file():
                 (folder / ".gitignore").write_text("*\n")  # the folder is usually inside a project
                 (folder / MARKER).write_text('{"format": 1}\n')
         yield

@@ -107,7 +107,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     if not binary.program.is_file():
         say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
         engine = "rocksdb" if rocksdb.is_wanted(description.options) else "innodb"
-        binary = next(iter(candidates(binary.flavour, engine, report=say, progress=manner.progress)))
+        binary = next(iter(candidates(binary.flavour, engine, say=say, progress=manner.progress)))
         flavour = description.binary.flavour
         if binary.flavour != flavour:
             raise LocalServerError(
@@ -273,7 +273,7 @@ def make_primaries(
     places = [(number, 0) for number in numbers]
     engine = "rocksdb" if rocksdb.is_wanted(manner.options) else "innodb"
     failure: LocalServerError | None = None
-    for binary in candidates(flavour, engine, report=manner.say, progress=manner.progress):
+    for binary in candidates(flavour, engine, say=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
             return [finish(begun, manner) for begun in made]

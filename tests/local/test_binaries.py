@@ -124,7 +124,7 @@ def archive(tmp_path, monkeypatch):
 def test_configured_suite_without_mysql_leads_to_sid(archive):
     """Where the configured suites have no MySQL, it comes from sid of the same archive, and runs by its own loader."""
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", report=lines.append)
+    binary = binaries.unpacked("mysql", say=lines.append)
 
     assert (binary.flavour, binary.version) == ("mysql", "9.7.4")
     assert binary.command[0].endswith("ld-linux-x86-64.so.2")
@@ -150,7 +150,7 @@ def test_mysql_that_does_not_run_here_leads_to_mariadb(archive):
     """A MySQL that this machine cannot run is left aside for MariaDB; nothing of it stays in the cache."""
     archive.tools(unpack='[ "$name" = mariadbd ] || version=broken')
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", report=lines.append)
+    binary = binaries.unpacked("mysql", say=lines.append)
 
     assert binary.flavour == "mariadb"
     assert any("skipping mysql-server-core: " in line for line in lines)
@@ -179,7 +179,7 @@ def test_no_mysql_anywhere_leads_to_mariadb(archive):
     """Where neither the configured suites nor sid have MySQL, MariaDB comes instead, and it is said."""
     archive.tools(sid_package="")
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", report=lines.append)
+    binary = binaries.unpacked("mysql", say=lines.append)
 
     assert binary.flavour == "mariadb"
     assert any("using MariaDB" in line for line in lines)
@@ -317,7 +317,7 @@ def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
         (archive.path / "bin" / name).symlink_to(f"/bin/{name}")
     lines: list[str] = []
 
-    assert [binary.program for binary in binaries.candidates("mysql", report=lines.append)] == [path]
+    assert [binary.program for binary in binaries.candidates("mysql", say=lines.append)] == [path]
     assert any("using the installed MariaDB" in line for line in lines)
 
 
