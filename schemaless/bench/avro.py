@@ -24,7 +24,7 @@ def avro_schema(root: Record) -> Any:
     return _Schema().record(root) if not root.wraps else _Schema().slot(root.slots[0])
 
 
-def avro_text(root: Record) -> str:
+def schema_text(root: Record) -> str:
     """Return the schema as an ``.avsc`` file."""
     return json.dumps(avro_schema(root), indent=2) + "\n"
 

@@ -14,6 +14,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from schemaless.bench import avro, flatbuffers, protobuf, thrift
@@ -102,43 +103,14 @@ class Unfit:
     reason: str
 
 
-SERIALIZER_NAMES: Final = (
-    "json",
-    "ujson",
-    "orjson",
-    "cbor",
-    "bson",
-    "msgpack",
-    "marshal",
-    "pickle",
-    "thrift",
-    "protobuf",
-    "avro",
-    "flatbuffers",
-)
-COMPRESSOR_NAMES: Final = ("none", "snappy", "zlib", "bz2", "zstd", "lz4")
-
-
 def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
     """Yield all serializers in the order of ``SERIALIZER_NAMES``, then the store's.
 
     Args:
         root: the schema for the serializers that need one, or None if the documents are nested too deeply for a schema.
     """
-    makers: dict[str, Callable[[], Serializer]] = {
-        "json": _json,
-        "ujson": _ujson,
-        "orjson": lambda: _of_library("orjson", "orjson"),
-        "cbor": lambda: _of_library("cbor", "cbor2"),
-        "bson": _bson,
-        "msgpack": lambda: _of_library("msgpack", "msgpack", "packb", "unpackb"),
-        "marshal": lambda: Serializer("marshal", None, marshal.dumps, marshal.loads),
-        "pickle": _pickle,
-    }
-    if root is not None:
-        makers |= _with_schema(root)
-    for name in SERIALIZER_NAMES:
-        yield _made(name, makers[name]) if name in makers else Unfit(name, "too deeply nested for a schema")
+    for name, make in _SERIALIZERS.items():
+        yield _made(name, make, root)
     for serializer in SERIALIZERS.values():
         if not ENGINE.serializers[serializer.id].native:
             yield Absentee(f"store {serializer.name}", "./rust", "its native extension is not installed")
@@ -146,38 +118,17 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
             yield _store_serializer(serializer)
 
 
-def _with_schema(root: Record) -> dict[str, Callable[[], Serializer]]:
-    def made(name: str, package: str, language: Any, text: Callable[[Record], str], ending: str) -> Serializer:
-        encode, decode = language.codec(root)
-        return Serializer(name, package, encode, decode, schema=(f"documents.{ending}", text(root)))
-
-    return {
-        "thrift": lambda: made("thrift", "thriftpy2", thrift, thrift.thrift_text, "thrift"),
-        "protobuf": lambda: made("protobuf", "protobuf", protobuf, protobuf.proto_text, "proto"),
-        "avro": lambda: made("avro", "fastavro", avro, avro.avro_text, "avsc"),
-        "flatbuffers": lambda: made("flatbuffers", "flatbuffers", flatbuffers, flatbuffers.fbs_text, "fbs"),
-    }
-
-
 def compressors() -> Iterator[Compressor | Absentee]:
     """Yield all compressors in the order of ``COMPRESSOR_NAMES``, then the store's."""
-    makers: dict[str, Callable[[], Compressor]] = {
-        "none": lambda: Compressor("none", None, None, _same, _same),
-        "snappy": _snappy,
-        "zlib": lambda: Compressor("zlib", None, "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
-        "bz2": lambda: Compressor("bz2", None, "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
-        "zstd": _zstd,
-        "lz4": _lz4,
-    }
-    for name in COMPRESSOR_NAMES:
-        yield _made(name, makers[name])
+    for name, make in _COMPRESSORS.items():
+        yield _made(name, make)
     for compressor in COMPRESSORS.values():
         yield store_compressor(compressor.name, Codec(MSGPACK, compressor, compressor.level))
 
 
-def _made(name: str, make: Callable[[], Any]) -> Any:
+def _made(name: str, make: Callable[..., Any], *arguments: object) -> Any:
     try:
-        return make()
+        return make(*arguments)
     except Missing as missing:
         return Absentee(name, missing.package, missing.reason)
 
@@ -233,6 +184,13 @@ def _pickle() -> Serializer:
     return Serializer("pickle", None, lambda document: pickle.dumps(document, protocol), pickle.loads)
 
 
+def _with_schema(name: str, package: str, language: Any, ending: str, root: Record | None) -> Serializer | Unfit:
+    if root is None:
+        return Unfit(name, "too deeply nested for a schema")
+    encode, decode = language.codec(root)
+    return Serializer(name, package, encode, decode, schema=(f"documents.{ending}", language.schema_text(root)))
+
+
 def _snappy() -> Compressor:
     snappy = needed("cramjam", "cramjam").snappy
     compress, inflate = snappy.compress_raw, snappy.decompress_raw
@@ -254,6 +212,32 @@ def _lz4() -> Compressor:
 
 def _same(payload: bytes) -> bytes:
     return payload
+
+
+_SERIALIZERS: Final[dict[str, Callable[[Record | None], Serializer | Unfit]]] = {
+    "json": lambda _: _json(),
+    "ujson": lambda _: _ujson(),
+    "orjson": lambda _: _of_library("orjson", "orjson"),
+    "cbor": lambda _: _of_library("cbor", "cbor2"),
+    "bson": lambda _: _bson(),
+    "msgpack": lambda _: _of_library("msgpack", "msgpack", "packb", "unpackb"),
+    "marshal": lambda _: Serializer("marshal", None, marshal.dumps, marshal.loads),
+    "pickle": lambda _: _pickle(),
+    "thrift": partial(_with_schema, "thrift", "thriftpy2", thrift, "thrift"),
+    "protobuf": partial(_with_schema, "protobuf", "protobuf", protobuf, "proto"),
+    "avro": partial(_with_schema, "avro", "fastavro", avro, "avsc"),
+    "flatbuffers": partial(_with_schema, "flatbuffers", "flatbuffers", flatbuffers, "fbs"),
+}
+_COMPRESSORS: Final[dict[str, Callable[[], Compressor]]] = {
+    "none": lambda: Compressor("none", None, None, _same, _same),
+    "snappy": _snappy,
+    "zlib": lambda: Compressor("zlib", None, "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
+    "bz2": lambda: Compressor("bz2", None, "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
+    "zstd": _zstd,
+    "lz4": _lz4,
+}
+SERIALIZER_NAMES: Final = tuple(_SERIALIZERS)
+COMPRESSOR_NAMES: Final = tuple(_COMPRESSORS)
 
 
 def _store_serializer(kind: type[StoreSerializer]) -> Serializer:

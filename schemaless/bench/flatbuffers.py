@@ -24,7 +24,7 @@ _SCALARS: Final = {
 }
 
 
-def fbs_text(root: Record) -> str:
+def schema_text(root: Record) -> str:
     """Return the schema as an ``.fbs`` file."""
     lines = ["namespace documents;", ""]
     for record, fields in records(root, wrap_lists=False):

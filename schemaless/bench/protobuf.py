@@ -17,7 +17,7 @@ from schemaless.cell import JSONDocument
 PACKAGE: Final = "documents"
 
 
-def proto_text(root: Record) -> str:
+def schema_text(root: Record) -> str:
     """Return the schema as a ``.proto`` file."""
     lines = ['syntax = "proto3";', "", f"package {PACKAGE};", ""]
     for record, fields in records(root, wrap_lists=True):

@@ -20,7 +20,7 @@ _numbers: Final = count(1)
 """Numbers that make module names unique, because the library caches parsed schemas by name."""
 
 
-def thrift_text(root: Record) -> str:
+def schema_text(root: Record) -> str:
     """Return the schema as a ``.thrift`` file."""
     lines = ["namespace py documents", ""]
     for record in _records(root, set()):
@@ -48,7 +48,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     parser = needed("thriftpy2.parser", "thriftpy2")
     protocols = needed("thriftpy2.protocol.cybin", "thriftpy2")
     transports = needed("thriftpy2.transport.memory", "thriftpy2")
-    types = parser.load_fp(io.StringIO(thrift_text(root)), f"documents_{next(_numbers)}_thrift")
+    types = parser.load_fp(io.StringIO(schema_text(root)), f"documents_{next(_numbers)}_thrift")
     root_type = getattr(types, root.name)
     pack = Packer(lambda record: _maker(getattr(types, record.name)), native=True, wrap_lists=False).record(root)
     assert pack is not None

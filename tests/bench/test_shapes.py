@@ -165,7 +165,7 @@ def test_the_written_proto_matches_the_descriptor_in_use(case, tmp_path):
     from grpc_tools import protoc
 
     root = schema(*CASES[case])
-    (tmp_path / "documents.proto").write_text(protobuf.proto_text(root), encoding="utf-8")
+    (tmp_path / "documents.proto").write_text(protobuf.schema_text(root), encoding="utf-8")
     out = tmp_path / "documents.bin"
     done = protoc.main(["protoc", f"-I{tmp_path}", f"--descriptor_set_out={out}", str(tmp_path / "documents.proto")])
     assert done == 0
@@ -192,6 +192,6 @@ def test_negative_integers_are_kept_short_by_protocol_buffers():
     root = schema({"a": -1, "b": 1})
     encode, _ = protobuf.codec(root)
 
-    assert "sint32 a = 1;" in protobuf.proto_text(root)
-    assert "int32 b = 2;" in protobuf.proto_text(root)
+    assert "sint32 a = 1;" in protobuf.schema_text(root)
+    assert "int32 b = 2;" in protobuf.schema_text(root)
     assert len(encode({"a": -1, "b": 1})) == 4
