@@ -1,7 +1,8 @@
-"""Converts documents to the named members of schema records and back, for Protocol Buffers, Thrift and FlatBuffers.
+"""Converts documents to the named members of schema records and back.
 
-None of these can represent every JSON value directly. A union needs a field per type, a flag distinguishes null from a
-missing key, and an item that a repeated field cannot hold is wrapped in a record.
+No schema language can represent every JSON value directly. Where a language has no unions, a union needs a field per
+type, a flag distinguishes null from a missing key, and an item that a repeated field cannot hold is wrapped in a
+record. Where it has them, the bytes ``NULL`` represent null if the key can be missing too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, elem
 
 Convert = Callable[[Any], Any] | None
 """Conversion of a value; None if no conversion is needed."""
+
+NULL: Final = b""
 
 _TYPES: Final[dict[str, type]] = {
     "bool": bool,
@@ -112,11 +115,16 @@ class _Maker(ABC):
     Args:
         native: whether the language supports nested lists and maps without wrapper records.
         wrap_lists: as in ``fields_of``.
+        unions: whether a value may have one of several types.
     """
 
-    def __init__(self, *, native: bool, wrap_lists: bool) -> None:
+    _null: tuple[type, object]
+    """The type that represents null before the conversion where a key can be missing, and the value after it."""
+
+    def __init__(self, *, native: bool, wrap_lists: bool, unions: bool = False) -> None:
         self._native = native
         self._wrap_lists = wrap_lists
+        self._unions = unions
 
     @abstractmethod
     def record(self, record: Record) -> Convert:
@@ -125,6 +133,19 @@ class _Maker(ABC):
     @abstractmethod
     def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
         """Return the conversion of a list that is wrapped in a record."""
+
+    def union(self, slot: Slot) -> Convert:
+        """Return the conversion of a value that may have any of the slot's types."""
+        converts = {_TYPES[kind_of(one)]: convert for one in slot.types if (convert := self._value(slot, one))}
+        if slot.null_mark:
+            converts[self._null[0]] = lambda value: self._null[1]
+        get = converts.get
+
+        def convert_one(value: Any) -> Any:
+            convert = get(type(value))
+            return value if convert is None else convert(value)
+
+        return convert_one if converts else None
 
     def _list(self, one: List) -> Convert:
         item = self._item(one.item)
@@ -143,6 +164,8 @@ class _Maker(ABC):
         return self._wrapped(slot, one, many) if self._wrap_lists and needs_wrapper(slot, one) else many
 
     def _item(self, item: Slot) -> Convert:
+        if self._unions:
+            return self.union(item)
         if self._native and item.certain:
             return self._value(item, item.types[0])
         one = element(item)
@@ -156,10 +179,10 @@ class Packer(_Maker):
         make: returns a function that creates a record from its members; if None, the members remain a dict.
     """
 
-    def __init__(
-        self, make: Callable[[Record], Callable[[dict[str, Any]], Any]] | None, *, native: bool, wrap_lists: bool
-    ) -> None:
-        super().__init__(native=native, wrap_lists=wrap_lists)
+    _null = (type(None), NULL)
+
+    def __init__(self, make: Callable[[Record], Callable[[dict[str, Any]], Any]] | None, **language: bool) -> None:
+        super().__init__(**language)
         self._make = make
 
     def record(self, record: Record) -> Convert:
@@ -194,9 +217,12 @@ class Packer(_Maker):
 
     def _by_type(self, slot: Slot) -> dict[type, tuple[str | None, Convert]]:
         converters: dict[type, tuple[str | None, Convert]] = {
-            _TYPES[kind_of(one)]: (slot.name_of(one), self._value(slot, one)) for one in slot.types
+            _TYPES[kind_of(one)]: (slot.name if self._unions else slot.name_of(one), self._value(slot, one))
+            for one in slot.types
         }
-        if slot.null:
+        if slot.null_mark and self._unions:
+            converters[type(None)] = (slot.name, lambda value: NULL)
+        elif slot.null:
             converters[type(None)] = (slot.null_mark, _true if slot.null_mark else None)
         return converters
 
@@ -221,33 +247,41 @@ class Unpacker(_Maker):
         copy_lists: whether the library returns lists as another type, so that they must be copied.
     """
 
+    _null = (bytes, None)
+
     def __init__(
         self,
         members: Callable[[Record], Callable[[Any], dict[str, Any]]],
         *,
-        native: bool,
-        wrap_lists: bool,
         copy_lists: bool,
+        **language: bool,
     ) -> None:
-        super().__init__(native=native, wrap_lists=wrap_lists)
+        super().__init__(**language)
         self._members = members
         self._copy_lists = copy_lists
 
     def record(self, record: Record) -> Callable[[Any], Any]:
         """Return the conversion from a record to an object, or to the value that the record wraps."""
         members_of = self._members(record)
-        fields = [[(slot.name_of(one), self._value(slot, one)) for one in slot.types] for slot in record.slots]
+        fields = [
+            [(slot.name, self.union(slot))]
+            if self._unions
+            else [(slot.name_of(one), self._value(slot, one)) for one in slot.types]
+            for slot in record.slots
+        ]
         if record.wraps:
             return _unwrapper(members_of, fields[0])
         if all(
-            slot.certain and slot.name == slot.key and all(convert is None for _, convert in of_slot[:1])
+            (slot.certain or (self._unions and not slot.absent))
+            and slot.name == slot.key
+            and all(convert is None for _, convert in of_slot[:1])
             for slot, of_slot in zip(record.slots, fields, strict=True)
         ):
             return members_of  # the members already are the object, in key order
         plan = []
         for slot, of_slot in zip(record.slots, fields, strict=True):
             first = of_slot[0] if of_slot else ("", None)
-            plan.append((slot.key, *first, of_slot[1:], slot.null_mark, slot.absent))
+            plan.append((slot.key, *first, of_slot[1:], None if self._unions else slot.null_mark, slot.absent))
 
         def unpack(made: Any) -> Any:
             members = members_of(made)
