@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from email import message_from_string
 from pathlib import Path
 from typing import Final
 
@@ -108,17 +110,8 @@ def _one_line(text: str) -> Iterator[Source]:
 
 def _deb822(text: str) -> Iterator[Source]:
     for stanza in re.split(r"\n\s*\n", text):
-        fields: dict[str, str] = {}
-        last = ""
-        for line in stanza.splitlines():
-            if line.startswith("#"):
-                continue
-            if line[:1] in " \t" and last:
-                fields[last] += "\n" + line
-            elif ":" in line:
-                last, value = line.split(":", 1)
-                last = last.strip().lower()
-                fields[last] = value.strip()
+        # The syntax is that of mail headers, plus comments.
+        fields = message_from_string(re.sub(r"(?m)^#.*\n?", "", stanza).strip("\n"))
         if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false", "0"):
             continue
         signed_by = fields.get("signed-by")
@@ -154,15 +147,16 @@ def configured_sources(etc_apt: Path = ETC_APT) -> list[Source]:
     ]
 
 
-def distribution_sources(
-    etc_apt: Path = ETC_APT, os_release: Path = Path("/etc/os-release"), keyrings: Path = Path("/usr/share/keyrings")
-) -> list[Source]:
+def distribution_sources(etc_apt: Path = ETC_APT, keyrings: Path = Path("/usr/share/keyrings")) -> list[Source]:
     """Return the sources of the distribution itself: component ``main``, suites of the running release.
 
     A source without ``Signed-By`` gets the distribution's keyring if there is one on disk, so that third-party keys
     that the machine trusts are not accepted here.
     """
-    release = _os_release(os_release)
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
     name = release.get("ID", "debian")
     codename = release.get("VERSION_CODENAME") or release.get("DEBIAN_CODENAME") or ""
     keyring = keyrings / f"{name}-archive-keyring.gpg"
@@ -183,15 +177,6 @@ def distribution_sources(
             continue  # a third party that uses the distribution's names
         sources.append(replace(source, suites=suites, signed_by=signed_by))
     return sources
-
-
-def _os_release(path: Path) -> dict[str, str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
-        return {}
-    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
-    return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class NoSpace(LocalServerError):
 
 def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
     """Return the error for a full disk."""
-    return NoSpace(f"no space left{what} in {folder} ({free_text(folder)} free); {remedy}")
+    return NoSpace(f"no space left{what} in {folder} ({free_bytes(folder) / 1024 / 1024:,.0f} MiB free); {remedy}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -30,11 +30,6 @@ def free_bytes(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def free_text(folder: Path) -> str:
-    """Format the free space in MiB."""
-    return f"{free_bytes(folder) / 1024 / 1024:,.0f} MiB"
 
 
 def used_bytes(folder: Path) -> int:

@@ -105,16 +105,14 @@ class Condition:
     """Replication status of a replica.
 
     Attributes:
-        receives: it is connected to its primary.
-        applies: its applier is running.
+        replicates: it is connected to its primary, and its applier is running.
         retries: it is reconnecting, once a second.
         code: error number of the server, or 0.
         error: error message of the server, or empty.
         source: configured host, port, account and CA file (or empty) of its primary.
     """
 
-    receives: bool
-    applies: bool
+    replicates: bool
     retries: bool
     code: int
     error: str
@@ -123,11 +121,9 @@ class Condition:
     @property
     def fault(self) -> str | None:
         """Reason why it does not replicate; None if it does."""
-        if self.receives and self.applies:
+        if self.replicates:
             return None
-        if self.error:
-            return self.error
-        return "its replication is stopped" if not self.retries else "it is connecting to its primary"
+        return self.error or ("it is connecting to its primary" if self.retries else "its replication is stopped")
 
 
 def condition(replica: Session) -> Condition | None:
@@ -139,8 +135,7 @@ def condition(replica: Session) -> Condition | None:
     row = {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in rows[0].items()}
     code = int(row["Last_SQL_Errno"]) or int(row["Last_IO_Errno"])
     return Condition(
-        receives=row["Replica_IO_Running"] == "Yes",
-        applies=row["Replica_SQL_Running"] == "Yes",
+        replicates=row["Replica_IO_Running"] == row["Replica_SQL_Running"] == "Yes",
         retries=row["Replica_IO_Running"] == "Connecting" and row["Replica_SQL_Running"] == "Yes",
         code=code,
         error=f"{row['Last_SQL_Error'] or row['Last_IO_Error']} (error {code})" if code else "",
@@ -215,7 +210,7 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
             opened.run(sql.stop_replica(mariadb=mariadb))
             opened.run(sql.point_replica(change, mariadb=mariadb))
             state = None
-        if state is None or not (state.receives and state.applies):
+        if state is None or not state.replicates:
             opened.run(sql.start_replica(mariadb=mariadb))
 
 
@@ -242,23 +237,16 @@ def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Call
             here = str(opened.run(applied))
             if here != before:
                 before, moved = here, now
-            if state is None or _is_final(state) or now - moved > STANDSTILL_S:
+            has_failed = state is None or (state.code and not state.retries and not state.replicates)
+            if state is None or has_failed or now - moved > STANDSTILL_S:
                 why = "no primary is configured" if state is None else state.fault or "it makes no progress"
-                purged = f"; the primary has purged logs that it needs: {_START_AGAIN}" if _has_purged(state) else ""
-                raise LocalServerError(f"{replica.name} does not replicate: {why}{purged}; see its log, {replica.log}")
+                if state is not None and state.code == _PURGED:
+                    why += f"; the primary has purged logs that it needs: {_START_AGAIN}"
+                raise LocalServerError(f"{replica.name} does not replicate: {why}; see its log, {replica.log}")
             if now - said > 5:
                 said = now
                 say(f"{replica.name} has not caught up yet: {state.fault or 'it is applying transactions'}")
             time.sleep(0.05)
-
-
-def _is_final(condition: Condition) -> bool:
-    """True if a replica has stopped with an error and does not retry."""
-    return bool(condition.code) and not condition.retries and not (condition.receives and condition.applies)
-
-
-def _has_purged(condition: Condition | None) -> bool:
-    return condition is not None and condition.code == _PURGED
 
 
 def _is_mariadb(opened: Session) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from schemaless.errors import LocalServerError
-
 ENGINES: Final = ("innodb", "rocksdb")
 """Storage engines of private servers."""
 
@@ -46,15 +44,3 @@ ARGUMENTS: Final = (
 def is_wanted(options: Sequence[str]) -> bool:
     """Return True if servers with these options load MyRocks."""
     return ARGUMENTS[0] in options
-
-
-def check_engine(engine: str, flavour: str) -> None:
-    """Check that servers of a flavour support a storage engine.
-
-    Raises:
-        LocalServerError: they do not.
-    """
-    if engine not in ENGINES:
-        raise LocalServerError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
-    if engine == "rocksdb" and flavour != "mariadb":
-        raise LocalServerError(f"{flavour} has no MyRocks; it needs MariaDB: add --flavour mariadb")

@@ -130,7 +130,10 @@ def _by_line(report: Callable[[str], None] | None) -> Callable[[str], None]:
 def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, semi_sync: bool, group: bool) -> None:
     if flavour not in FLAVOURS:
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
-    rocksdb.check_engine(engine, flavour)
+    if engine not in rocksdb.ENGINES:
+        raise LocalServerError(f"engine must be one of {', '.join(rocksdb.ENGINES)}, got {engine!r}")
+    if engine == "rocksdb" and flavour != "mariadb":
+        raise LocalServerError(f"{flavour} has no MyRocks; it needs MariaDB: add --flavour mariadb")
     if not 1 <= servers <= MAX_SERVERS:
         raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
     if group:
@@ -252,20 +255,14 @@ def _status(description: Description) -> ServerStatus:
     return ServerStatus(**facts, state=state, pid=pid, data_bytes=size, of_group=of_group, fault=fault)
 
 
-def down(
-    folder: Path,
-    *,
-    delete: bool = False,
-    timeout_s: float = STOP_TIMEOUT_S,
-    report: Callable[[str], None] | None = None,
-) -> list[ServerStatus]:
+def down(folder: Path, *, delete: bool = False, report: Callable[[str], None] | None = None) -> list[ServerStatus]:
     """Shut down the servers and replicas in ``folder``, and wait for them.
+
+    A server that is still running after ``STOP_TIMEOUT_S`` is killed, and recovers at its next start.
 
     Args:
         folder: as given to ``up``.
         delete: also delete the folder with all data.
-        timeout_s: time to wait, in seconds; a server that is still running then is killed, and recovers at its next
-            start.
         report: callback for lines of progress.
 
     Returns:
@@ -290,10 +287,10 @@ def down(
         running = [(pid, path / "data") for path in server_folders(folder) for pid in processes_on(path / "data")]
         for pid, data in running:
             send(pid, data, signal.SIGKILL if delete else signal.SIGTERM)
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + STOP_TIMEOUT_S
         for pid, data in running:
             if not wait_gone(pid, data, max(0.0, deadline - time.monotonic())):
-                say(f"killed {data.parent.name} after waiting {timeout_s:.0f} s; it recovers at its next start")
+                say(f"killed {data.parent.name} after waiting {STOP_TIMEOUT_S:.0f} s; it recovers at its next start")
                 end(pid, data)
         for path in server_folders(folder):
             clean_up(path)
@@ -308,13 +305,13 @@ def kill(server: LocalServer) -> None:
     end(server.pid, server.data)
 
 
-def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -> LocalServer:
+def start(server: LocalServer) -> LocalServer:
     """Start a stopped or killed server on its own data, and return it with its new process id.
 
     When this returns, the server has caught up again if it is a replica; if it is a primary, its running replicas have.
     No other server is started: neither a primary's replicas nor a replica's primary.
     """
-    manner = Manner((), _by_line(report))
+    manner = Manner((), _by_line(None))
     folder = server.folder.parent
     with locked(folder, manner.say, create=False):
         description = Description.read(server.folder)

@@ -60,11 +60,15 @@ def point_replica(settings: Mapping[str, Value], *, mariadb: bool) -> bytes:
 
 def make_replication_account(name: str, host: str, password: str) -> tuple[bytes, bytes, bytes]:
     """Create a replication account, or change its password if it exists; three statements."""
+    return _make_account(name, host, password, b"REPLICATION SLAVE")
+
+
+def _make_account(name: str, host: str, password: str, privileges: bytes) -> tuple[bytes, bytes, bytes]:
     account = b"%b@%b" % (text(name), text(host))
     return (
         b"CREATE USER IF NOT EXISTS %b IDENTIFIED BY %b" % (account, text(password)),
         b"ALTER USER %b IDENTIFIED BY %b" % (account, text(password)),
-        b"GRANT REPLICATION SLAVE ON *.* TO %b" % account,
+        b"GRANT %b ON *.* TO %b" % (privileges, account),
     )
 
 
@@ -95,12 +99,10 @@ _RECOVERY: Final = "group_replication_recovery"
 
 def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...]:
     """Create the account that members use, on a server outside a group, without writing to the binary log."""
-    account = b"%b@%b" % (text(name), text(host))
+    privileges = b"REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN, GROUP_REPLICATION_STREAM"
     return (
         b"SET SESSION sql_log_bin=0",
-        b"CREATE USER IF NOT EXISTS %b IDENTIFIED BY %b" % (account, text(password)),
-        b"ALTER USER %b IDENTIFIED BY %b" % (account, text(password)),
-        b"GRANT REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN, GROUP_REPLICATION_STREAM ON *.* TO %b" % account,
+        *_make_account(name, host, password, privileges),
         b"SET SESSION sql_log_bin=1",
         b"CHANGE REPLICATION SOURCE TO SOURCE_USER=%b, SOURCE_PASSWORD=%b FOR CHANNEL %b"
         % (text(name), text(password), text(_RECOVERY)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -419,10 +420,10 @@ def test_configured_sources_reads_both_formats(tmp_path):
     assert "Signed-By: \n -----BEGIN PGP\n .\n abc\n" in found[1].deb822()
 
 
-def test_distribution_sources_ignores_third_parties(tmp_path):
+def test_distribution_sources_ignores_third_parties(tmp_path, monkeypatch):
     """Only the distribution's suites, with a key of an archive, count; its keyring is named where no key is."""
-    release = tmp_path / "os-release"
-    release.write_text('ID=debian\nVERSION_CODENAME="bookworm"\n')
+    release = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
     (tmp_path / "debian-archive-keyring.gpg").touch()
     etc = write_sources(
         tmp_path / "etc",
@@ -431,7 +432,7 @@ def test_distribution_sources_ignores_third_parties(tmp_path):
         "deb [signed-by=/usr/share/keyrings/hashi.gpg] https://hashi.test bookworm main\n"
         "deb http://old.test/os bullseye main\n",
     )
-    found = apt.distribution_sources(etc, release, tmp_path)
+    found = apt.distribution_sources(etc, tmp_path)
 
     assert [source.uri for source in found] == ["http://a.test/os", "http://a.test/security"]
     assert {source.signed_by for source in found} == {str(tmp_path / "debian-archive-keyring.gpg")}
