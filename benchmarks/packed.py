@@ -157,7 +157,7 @@ def zstd_pair(
     size = min(DICTIONARY_BYTES, sum(map(len, samples)) // 4)
     trained = zstandard.train_dictionary(size, samples, level=level, dict_id=FIRST_ID)
     dictionary = Dictionary(trained.as_bytes())
-    return dictionary.compressor(level, table_bits).compress, dictionary.decompressor().decompress
+    return dictionary.zstd.compressor(level, table_bits).compress, dictionary.zstd.decompressor().decompress
 
 
 def warm(sets: list[Set], rounds: int) -> Taken:

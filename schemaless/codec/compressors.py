@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import ClassVar, Final
 
 import zstandard
 
-from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary, ZstdObjects
 from schemaless.codec.fast import optional
 from schemaless.codec.serializers import Payload
 from schemaless.errors import (
@@ -199,22 +198,16 @@ class Zstd(Compressor):
     takes_dictionary = True
 
     def __init__(self, *, fast: bool) -> None:
-        self._local = threading.local()  # zstandard's objects may not be shared between threads
+        self._plain = ZstdObjects()
 
     def compress(
         self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
     ) -> bytes:
         """Return a zstd frame; ``level`` is 1 to 22, and 3 by default."""
         level = self.level if level is None else level
-        if dictionary is not None:
-            return _zstd_stream(dictionary.compressor(level, table_bits if level == self.level else None), payload)
-        compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
-        compressor = compressors.get(level)
-        if compressor is None:
-            compressor = compressors[level] = zstandard.ZstdCompressor(
-                level=level, write_checksum=False, write_content_size=True, write_dict_id=False
-            )
-        return _zstd_stream(compressor, payload)
+        if dictionary is None:
+            return _zstd_stream(self._plain.compressor(level), payload)
+        return _zstd_stream(dictionary.zstd.compressor(level, table_bits if level == self.level else None), payload)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
         """Return the content of a frame.
@@ -231,7 +224,7 @@ class Zstd(Compressor):
         if size is not None and size > max_bytes:
             raise too_large(max_bytes)
         dictionary = dictionaries.get(dictionary_id) if dictionary_id else None
-        decompressor = self._decompressor() if dictionary is None else dictionary.decompressor()
+        decompressor = (self._plain if dictionary is None else dictionary.zstd).decompressor()
         if size is not None and 0 < size <= len(compressed) * _ZSTD_PLAUSIBLE_RATIO + 65536:
             try:
                 return decompressor.decompress(compressed, allow_extra_data=False)
@@ -261,12 +254,6 @@ class Zstd(Compressor):
         flags = 6 if dictionary_id else 0
         if size is None or compressed[4] & 0x0F != flags:
             raise NotCanonical("the zstd frame header must state the size, the dictionary if any, and nothing else")
-
-    def _decompressor(self) -> zstandard.ZstdDecompressor:
-        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
-        if decompressor is None:
-            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
-        return decompressor
 
 
 def frame_header(compressed: Payload | memoryview) -> tuple[int | None, int]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import zstandard
 
-from schemaless.errors import DictionaryDamaged, InvalidInput, UnknownDictionary
+from schemaless.errors import DictionaryDamaged, UnknownDictionary
 
 # stored; never change
 FIRST_ID: Final = 32_768
@@ -27,6 +27,49 @@ _MAGIC: Final = b"\x37\xa4\x30\xec"
 _HEAD_BYTES: Final = 8
 
 
+class ZstdObjects:
+    """Compressors and decompressors of ``zstandard``, which may not be shared between threads: one of each per thread.
+
+    Args:
+        data: the dictionary, if any. Frames compressed with one have its id and a checksum: the envelope's checksum
+            does not cover the dictionary, and the frame's detects a different dictionary with the same id.
+    """
+
+    __slots__ = ("_data", "_local")
+
+    def __init__(self, data: zstandard.ZstdCompressionDict | None = None) -> None:
+        self._data = data
+        self._local = threading.local()
+
+    def compressor(self, level: int, table_bits: int | None = None) -> zstandard.ZstdCompressor:
+        """Return this thread's compressor.
+
+        Args:
+            level: zstd compression level.
+            table_bits: log2 of the number of entries in the match tables; None for the level's default.
+        """
+        compressors: dict[tuple[int, int | None], zstandard.ZstdCompressor]
+        compressors = self._local.__dict__.setdefault("compressors", {})
+        compressor = compressors.get((level, table_bits))
+        if compressor is None:
+            has = self._data is not None
+            frame: dict[str, Any] = {"write_checksum": has, "write_content_size": True, "write_dict_id": has}
+            options: dict[str, Any] = {"level": level, **frame}
+            if self._data is not None and table_bits is not None:
+                size = len(self._data)
+                frame |= {"dict_size": size, "hash_log": table_bits, "chain_log": table_bits}
+                options = {"compression_params": zstandard.ZstdCompressionParameters.from_level(level, **frame)}
+            compressor = compressors[level, table_bits] = zstandard.ZstdCompressor(dict_data=self._data, **options)
+        return compressor
+
+    def decompressor(self) -> zstandard.ZstdDecompressor:
+        """Return this thread's decompressor."""
+        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
+        if decompressor is None:
+            decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self._data)
+        return decompressor
+
+
 class Dictionary:
     """A zstd dictionary. Safe to share between threads and across ``fork``.
 
@@ -34,9 +77,10 @@ class Dictionary:
         id: the id in the dictionary's header, ``FIRST_ID`` to ``LAST_ID``.
         content: the bytes as written by ``zstd --train`` or ``zstandard``.
         data: the dictionary as a ``zstandard`` object.
+        zstd: compressors and decompressors that use it.
     """
 
-    __slots__ = ("_local", "content", "data", "id")
+    __slots__ = ("content", "data", "id", "zstd")
 
     def __init__(self, content: bytes) -> None:
         """Load a dictionary from its bytes.
@@ -58,7 +102,7 @@ class Dictionary:
             zstandard.ZstdCompressor(level=1, dict_data=self.data).compress(b"")
         except zstandard.ZstdError:
             raise DictionaryDamaged(f"zstd refuses the {len(content)} bytes of dictionary {self.id}") from None
-        self._local = threading.local()  # zstandard's objects may not be shared between threads
+        self.zstd: Final = ZstdObjects(self.data)
 
     @property
     def digest(self) -> bytes:
@@ -79,46 +123,6 @@ class Dictionary:
         """Return a copy of this dictionary with another id, to match the id that a frame names."""
         head = _MAGIC + dictionary_id.to_bytes(_HEAD_BYTES - len(_MAGIC), "little")
         return Dictionary(head + self.content[_HEAD_BYTES:])
-
-    def compressor(self, level: int, table_bits: int | None = None) -> zstandard.ZstdCompressor:
-        """Return this thread's compressor, which writes the dictionary id and a content checksum into each frame.
-
-        The envelope's checksum does not cover the dictionary; the frame's checksum detects a different dictionary with
-        the same id.
-
-        Args:
-            level: zstd compression level.
-            table_bits: log2 of the number of entries in the match tables; None for the level's default at this
-                dictionary size.
-        """
-        compressors: dict[tuple[int, int | None], zstandard.ZstdCompressor]
-        compressors = self._local.__dict__.setdefault("compressors", {})
-        compressor = compressors.get((level, table_bits))
-        if compressor is None:
-            if table_bits is None:
-                compressor = zstandard.ZstdCompressor(
-                    level=level, dict_data=self.data, write_checksum=True, write_content_size=True, write_dict_id=True
-                )
-            else:
-                parameters = zstandard.ZstdCompressionParameters.from_level(
-                    level,
-                    dict_size=len(self.content),
-                    hash_log=table_bits,
-                    chain_log=table_bits,
-                    write_checksum=True,
-                    write_content_size=True,
-                    write_dict_id=True,
-                )
-                compressor = zstandard.ZstdCompressor(dict_data=self.data, compression_params=parameters)
-            compressors[level, table_bits] = compressor
-        return compressor
-
-    def decompressor(self) -> zstandard.ZstdDecompressor:
-        """Return this thread's decompressor."""
-        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
-        if decompressor is None:
-            decompressor = self._local.decompressor = zstandard.ZstdDecompressor(dict_data=self.data)
-        return decompressor
 
     def __eq__(self, other: object) -> bool:
         return self.content == other.content if isinstance(other, Dictionary) else NotImplemented
@@ -145,31 +149,12 @@ class Dictionaries(Protocol):
         """
 
 
-class DictionarySet:
-    """In-memory set of dictionaries."""
-
-    def __init__(self, *dictionaries: Dictionary) -> None:
-        self._by_id = {dictionary.id: dictionary for dictionary in dictionaries}
-
-    def add(self, dictionary: Dictionary) -> Self:
-        """Add a dictionary, and return this set.
-
-        Raises:
-            InvalidInput: another dictionary has the same id.
-        """
-        if self._by_id.setdefault(dictionary.id, dictionary) != dictionary:
-            raise InvalidInput(f"two dictionaries have id {dictionary.id}")
-        return self
-
+class _NoDictionaries:
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return a dictionary; implements ``Dictionaries``."""
-        try:
-            return self._by_id[dictionary_id]
-        except KeyError:
-            raise not_at_hand(dictionary_id) from None
+        raise not_at_hand(dictionary_id)
 
 
-NO_DICTIONARIES: Final = DictionarySet()
+NO_DICTIONARIES: Final = _NoDictionaries()
 
 
 def not_at_hand(dictionary_id: int) -> UnknownDictionary:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemaless.codec.dictionaries import FIRST_ID, LAST_ID, Dictionary, DictionarySet
+from schemaless.codec.dictionaries import FIRST_ID, LAST_ID, Dictionary
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
@@ -126,14 +126,6 @@ def test_ids_of_the_public_register_are_refused(number: int) -> None:
     """A stored body never names a dictionary whose number belongs to another."""
     with pytest.raises(DictionaryDamaged, match=str(number)):
         DICTIONARY.renumbered(number)
-
-
-def test_two_dictionaries_of_one_number_are_refused_side_by_side() -> None:
-    """A set never hides one behind another."""
-    other = training(900).dictionary.renumbered(DICTIONARY.id)
-    with pytest.raises(InvalidInput, match=str(DICTIONARY.id)):
-        DictionarySet(DICTIONARY).add(other)
-    assert DictionarySet().add(DICTIONARY).add(DICTIONARY).get(DICTIONARY.id) is DICTIONARY
 
 
 def test_a_dictionary_travels_to_other_processes_and_threads() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.codec.dictionaries import Dictionary, DictionarySet
+from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.engine import Engine
 from schemaless.codec.envelope import (
     check_canonical,
@@ -122,7 +122,14 @@ PACKED = (
 FORMATS |= {f"packed-of-{name}": "packed+none" for name in PACKED}
 NAMED = {name: 65_535 if name.endswith("last-id") else 32_768 for name in FORMATS if "dictionary" in name}
 _DICTIONARY = Dictionary((FOLDER.parent / "dictionaries" / "32768.dict").read_bytes())
-DICTIONARIES = DictionarySet(_DICTIONARY, _DICTIONARY.renumbered(65_535))
+
+
+class _Dictionaries:
+    def get(self, dictionary_id: int) -> Dictionary:
+        return _DICTIONARY.renumbered(dictionary_id)
+
+
+DICTIONARIES = _Dictionaries()
 ENVELOPED = [name for name, codec in FORMATS.items() if codec != "legacy"]
 
 
@@ -216,7 +223,7 @@ def test_vector_names_its_dictionary_and_reads_with_no_other(name: str, engine: 
     content = bytearray(_DICTIONARY.renumbered(NAMED[name]).content)
     content[-400:] = bytes(reversed(content[-400:]))
     with pytest.raises(DictionaryDamaged, match=str(NAMED[name])):
-        decode_body(body, dictionaries=DictionarySet(Dictionary(bytes(content))), engine=engine)
+        decode_body(body, dictionaries=Dictionary(bytes(content)), engine=engine)
 
 
 def test_vectors_are_enveloped_or_legacy() -> None:
