@@ -121,12 +121,14 @@ class CellConflict(SchemalessError):
     Attributes:
         stored: the stored cell.
         shard: the shard that holds it.
+        others: the error of each further cell of the same transaction that exists with a different body or was erased.
     """
 
     def __init__(self, stored: Cell, shard: int) -> None:
         super().__init__(f"cell {stored.key} exists with a different body; write a higher ref_key")
         self.stored = stored
         self.shard = shard
+        self.others: Sequence[CellConflict | CellErased] = ()
 
 
 class RowHeld(SchemalessError):
@@ -157,6 +159,7 @@ class CellErased(SchemalessError):
         key: the cell's key.
         erasure: number of the erasure in the ledger.
         shard: the cell's shard.
+        others: as in ``CellConflict``.
     """
 
     def __init__(self, key: CellKey, erasure: int, shard: int) -> None:
@@ -166,6 +169,7 @@ class CellErased(SchemalessError):
         self.key = key
         self.erasure = erasure
         self.shard = shard
+        self.others: Sequence[CellConflict | CellErased] = ()
 
 
 class LatestChanged(SchemalessError):
@@ -200,6 +204,8 @@ class BatchError(SchemalessError):
         written: one ``Put`` for each cell that is stored.
         not_written: the keys of the cells that are not known to be stored.
         causes: the exception of each failed shard, by shard number.
+        conflicts: the stored cells that have a different body than those of the batch.
+        erased: the keys of the batch whose cells were erased.
     """
 
     def __init__(
@@ -213,6 +219,9 @@ class BatchError(SchemalessError):
         self.written: list[Put] = list(written)
         self.not_written: list[CellKey] = list(not_written)
         self.causes: dict[int, SchemalessError] = dict(causes)
+        refusals = [each for cause in causes.values() for each in (cause, *getattr(cause, "others", ()))]
+        self.conflicts: list[Cell] = [each.stored for each in refusals if isinstance(each, CellConflict)]
+        self.erased: list[CellKey] = [each.key for each in refusals if isinstance(each, CellErased)]
         self.retryable: bool = all(cause.retryable for cause in causes.values())
 
 

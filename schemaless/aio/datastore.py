@@ -151,6 +151,7 @@ class AsyncDatastore(_Async[Datastore]):
     decode = _coroutine(Datastore.decode)
     shard_of = _coroutine(Datastore.shard_of)
     put_cell = _coroutine(Datastore.put_cell)
+    put_row = _coroutine(Datastore.put_row)
     put_cells = _coroutine(Datastore.put_cells)
     append_cell = _coroutine(Datastore.append_cell)
     put_stored_cells = _coroutine(Datastore.put_stored_cells)

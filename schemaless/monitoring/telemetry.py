@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CALLS: Final = (
     "put_cell",
+    "put_row",
     "put_cells",
     "append_cell",
     "put_stored_cells",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
 from schemaless.base.keys import (
@@ -139,6 +139,43 @@ class Datastore:
         shard = shard_for(cell.place[0], self._shard_count)
         return self._cells.put_on_shard(shard, [cell])[cell.place]
 
+    def put_row(
+        self, row_key: RowKey, bodies: Mapping[str, JSONDocument], ref_key: int, *, codec: str | None = None
+    ) -> dict[str, Put]:
+        """Write one version of several columns of a row, in one transaction: either all of them or none.
+
+        Repeating the call with the same bodies is safe and changes nothing.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            bodies: a JSON document, as in ``put_cell``, for each column.
+            ref_key: the version, the same for each column.
+            codec: name of a codec for all columns; defaults to the setting of each column, as in ``put_cell``.
+
+        Returns:
+            For each column, what ``put_cell`` returns.
+
+        Raises:
+            InvalidInput: ``bodies`` is not a mapping.
+            InvalidCell, CellConflict, CellErased, OutcomeUnknown: as for ``put_cell``. If several cells exist with
+                another body or were erased, ``others`` has the further errors.
+        """
+        if not isinstance(bodies, Mapping):
+            raise InvalidInput(f"bodies must map names of columns to documents, got {bodies!r:.80}")
+        row = uuid.UUID(bytes=row_key_bytes(row_key))
+        cells: list[EncodedCell] = []
+        for name, body in bodies.items():
+            key = cell_key(row, name, ref_key)
+            try:
+                encoded = self._encode(body, self._codec(codec, name))
+            except InvalidBody as error:
+                raise InvalidBody(f"column {name}: {error}") from None
+            cells.append(encoded_cell(key, encoded, lambda document=body: document))  # type: ignore[misc]
+        if not cells:
+            return {}
+        puts = self._cells.put_on_shard(self.shard_of(row), cells)
+        return {cell.key.column_name: puts[cell.place] for cell in cells}
+
     def put_cells(self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False) -> list[Put]:
         """Write a batch of cells, in one transaction per shard.
 
@@ -156,7 +193,8 @@ class Datastore:
         Raises:
             InvalidCell: a key or a body is invalid, or a key occurs with two bodies; nothing was sent.
             BatchError: at least one shard failed. ``written`` and ``not_written`` list the cells, and ``causes`` has
-                the error of each failed shard, such as ``CellConflict`` or ``OutcomeUnknown``.
+                the error of each failed shard, such as ``CellConflict`` or ``OutcomeUnknown``; ``conflicts`` and
+                ``erased`` list the cells that these errors are about.
         """
         chosen = None if codec is None else codec_named(codec)
         encoded: list[EncodedCell] = []

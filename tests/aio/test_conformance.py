@@ -47,6 +47,7 @@ from tests.store.cells.test_writing import (  # noqa: F401
     test_put_every_byte_value_in_every_position_comes_back,
     test_put_falsy_and_awkward_bodies_round_trip,
     test_put_over_text_with_a_duplicate_key_compares_the_text,
+    test_put_row_writes_all_columns_or_none,
     test_put_same_cell_same_body_is_a_no_op,
     test_put_same_ref_key_with_other_body_raises_conflict,
     test_put_stored_cells_that_do_not_decode_are_refused,

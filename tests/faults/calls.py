@@ -40,6 +40,7 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
 WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
     "put_cell": lambda store: store.put_cell(uuid.uuid4(), "BASE", 1, {"new": True}),
     "put_cells": lambda store: store.put_cells([schemaless.NewCell(uuid.uuid4(), "BASE", 1, {"new": True})]),
+    "put_row": lambda store: store.put_row(uuid.uuid4(), {"BASE": {"new": True}, "STATUS": "new"}, 1),
     "put_stored_cells": lambda store: store.put_stored_cells([schemaless.NewStoredCell(uuid.uuid4(), "BASE", 1, b"1")]),
     "append_cell": lambda store: store.append_cell(uuid.uuid4(), "STATUS", {"new": True}),
 }

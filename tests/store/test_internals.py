@@ -32,6 +32,7 @@ CALLS = {
     "name",
     "put_cell",
     "put_cells",
+    "put_row",
     "put_stored_cells",
     "scan_shard",
     "shard_count",

@@ -273,10 +273,11 @@ class Cells:
 
         Raises:
             CellConflict: a cell exists with another body.
-            CellErased: a cell was erased.
+            CellErased: a cell was erased. ``others`` of the first error has all further ones.
         """
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
+        refusals: list[CellConflict | CellErased] = []
         for row in _existing_rows(connection, database, list(wanted)):
             stored = self._reader.stored(row, shard)
             cell = wanted[row[1:4]]
@@ -284,10 +285,13 @@ class Cells:
             if erasure is not None:
                 # A copy of a cell that was erased there, too, is the same cell.
                 if not is_erased(cell.body):
-                    raise CellErased(cell.key, erasure, shard)
+                    refusals.append(CellErased(cell.key, erasure, shard))
             elif stored.body != cell.body and not self._same(stored, cell):
-                raise CellConflict(stored.decode(), shard)
+                refusals.append(CellConflict(stored.decode(), shard))
             same[cell.place] = Put(cell.key, stored.added_id, created=False)
+        if refusals:
+            refusals[0].others = refusals[1:]
+            raise refusals[0]
         return same
 
     def _same(self, stored: StoredCell, cell: EncodedCell) -> bool:

@@ -129,6 +129,12 @@ class Store(RuleBasedStateMachine):
             assert {tuple(key) for key in caught.value.not_written} == {
                 key for key in batch if self.store.shard_of(key[0]) in refused
             }
+            assert {tuple(cell.key) for cell in caught.value.conflicts} == {
+                key for key, verdict in verdicts.items() if verdict == "conflict"
+            }
+            assert sorted(map(tuple, caught.value.erased)) == sorted(
+                key for key, verdict in verdicts.items() if verdict == "erased"
+            )
         else:
             puts = self.store.put_cells(cells, codec=codec, look_first=look_first)
             assert [tuple(put.key) for put in puts] == list(batch)
@@ -136,6 +142,30 @@ class Store(RuleBasedStateMachine):
             assert put.created == (verdicts[tuple(put.key)] == "created")
             self.model.setdefault(tuple(put.key), batch[tuple(put.key)])
             self.added.setdefault(tuple(put.key), (put.added_id, None))
+
+    @rule(row=rows, batch=st.dictionaries(columns, bodies, max_size=2), ref_key=ref_keys, codec=codecs)
+    def put_row(self, row, batch, ref_key, codec) -> None:
+        verdicts = {column: self.expect((row, column, ref_key), body) for column, body in batch.items()}
+        refused = {column: verdict for column, verdict in verdicts.items() if verdict in ("conflict", "erased")}
+        if refused:
+            with pytest.raises((CellConflict, CellErased)) as caught:
+                self.store.put_row(row, batch, ref_key, codec=codec)
+            found = {
+                each.stored.column_name if isinstance(each, CellConflict) else each.key.column_name: (
+                    "conflict" if isinstance(each, CellConflict) else "erased"
+                )
+                for each in (caught.value, *caught.value.others)
+            }
+            assert found == refused
+            return
+        puts = self.store.put_row(row, batch, ref_key, codec=codec)
+        assert list(puts) == list(batch)
+        for column, put in puts.items():
+            key = (row, column, ref_key)
+            assert (tuple(put.key), put.created) == (key, verdicts[column] == "created")
+            self.model.setdefault(key, batch[column])
+            self.added.setdefault(key, (put.added_id, None))
+            assert self.added[key][0] == put.added_id
 
     @rule(
         row=rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import pickle
 import threading
 import uuid
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from schemaless import (
     Datastore,
     InvalidBody,
     InvalidCell,
+    InvalidInput,
     NewCell,
     NewStoredCell,
     ServerUnavailable,
@@ -205,6 +207,53 @@ def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row
         "second",
         "second",
     ]
+
+
+def test_batch_errors_list_every_conflict_and_every_erased_cell(fresh_store, new_row, erase_store):
+    """Also those of one shard, of which the cause names the first."""
+    here, there = rows_in_shard(fresh_store, new_row, 1, 250), rows_in_shard(fresh_store, new_row, 2, 3)
+    conflicts, erased = [*here[:3], here[-1], there[0]], [here[4], here[5], there[1]]
+    fresh_store.put_cells([NewCell(row, "BASE", 1, "first") for row in [*conflicts, *erased, here[7]]])
+    for row in erased:
+        erase_store.erase(row, reason="test")
+
+    with pytest.raises(BatchError, match="253 of 253 cells were not written") as caught:
+        fresh_store.put_cells(
+            [NewCell(row, "BASE", 1, "second" if row != here[7] else "first") for row in here + there]
+        )
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert {cell.row_key: cell.body for cell in error.conflicts} == dict.fromkeys(conflicts, "first")
+    assert {key.row_key for key in error.erased} == set(erased)
+    assert [len(error.conflicts), len(error.erased)] == [5, 3]
+
+
+@pytest.mark.guarantee("batch-atomic")
+def test_put_row_writes_all_columns_or_none(store, row):
+    """In one transaction; the cause itself is raised, and it has those of the other columns."""
+    puts = store.put_row(row, {"B": {"n": 1}, "A": None}, ref_key=2)
+    assert [(name, put.key, put.created) for name, put in puts.items()] == [
+        ("B", (row, "B", 2), True),
+        ("A", (row, "A", 2), True),
+    ]
+    assert [put.created for put in store.put_row(row, {"A": None, "C": 3, "B": {"n": 1}}, 2).values()] == [
+        False,
+        True,
+        False,
+    ]
+    with pytest.raises(CellConflict) as caught:
+        store.put_row(row, {"D": 4, "C": 4, "A": 5, "B": {"n": 1}}, 2)
+    assert {each.stored.column_name for each in (caught.value, *caught.value.others)} == {"A", "C"}
+    with pytest.raises(InvalidBody, match=r"column B: body\.n.*set"):
+        store.put_row(row, {"A": 1, "B": {"n": {1}}}, 3)
+    for bodies in ([("A", 1)], None, "A"):
+        with pytest.raises(InvalidInput, match="bodies must map"):
+            store.put_row(row, bodies, 3)
+    for arguments in ((b"short", {"A": 1}, 3), (row, {"a b": 1}, 3), (row, {1: 1}, 3), (row, {"A": 1}, "3")):
+        with pytest.raises(InvalidCell):
+            store.put_row(*arguments)
+    assert store.put_row(row, {}, 3) == {}
+    assert {cell.ref_key for cell in store.get_row(row).values()} == {2}
+    assert store.column_names(row) == ["A", "B", "C"]
 
 
 def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, new_row, tmp_path):

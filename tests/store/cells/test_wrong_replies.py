@@ -69,6 +69,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
 PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
     "put_cell": lambda store, row: store.put_cell(row, "BASE", 1, "mine"),
     "put_cells": lambda store, row: store.put_cells([NewCell(row, name, 1, "mine") for name in ("BASE", "TIP")])[0],
+    "put_row": lambda store, row: store.put_row(row, {"BASE": "mine", "TIP": "mine"}, 1)["BASE"],
     "append_cell": lambda store, row: store.append_cell(row, "BASE", "mine"),
 }
 
