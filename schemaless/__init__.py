@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         MoveRefused,
         NestingTooDeep,
         NotCanonical,
+        NotCaughtUp,
         OutcomeUnknown,
         ParkCell,
         PrimaryNotClaimed,
@@ -91,10 +92,12 @@ if TYPE_CHECKING:
         WrongEventLoop,
         WrongReply,
     )
+    from schemaless.ops.admin.catching_up import catch_up
     from schemaless.ops.admin.create import create
     from schemaless.store.datastore import Datastore
     from schemaless.store.erasures.ledger import Erasure
     from schemaless.store.indexes.query import Index, IndexPage, IndexRow
+    from schemaless.store.indexes.registry import IndexEntry
     from schemaless.store.opening import connect
     from schemaless.store.triggers.declaration import Call, Trigger, trigger
     from schemaless.topology.shards import FeedFrom, ReadFrom
@@ -128,6 +131,7 @@ __all__ = [
     "FeedFrom",
     "FeedRefused",
     "Index",
+    "IndexEntry",
     "IndexNotReady",
     "IndexPage",
     "IndexRow",
@@ -147,6 +151,7 @@ __all__ = [
     "NewCell",
     "NewStoredCell",
     "NotCanonical",
+    "NotCaughtUp",
     "OutcomeUnknown",
     "Page",
     "ParkCell",
@@ -183,6 +188,7 @@ __all__ = [
     "WorkersDied",
     "WrongEventLoop",
     "WrongReply",
+    "catch_up",
     "connect",
     "create",
     "new_key",
@@ -207,11 +213,13 @@ _HOMES = {
         "StoredCell",
     ),
     "schemaless.codec.envelope": ("Limits",),
+    "schemaless.ops.admin.catching_up": ("catch_up",),
     "schemaless.ops.admin.create": ("create",),
     "schemaless.store.triggers.declaration": ("Call", "Trigger", "trigger"),
     "schemaless.store.datastore": ("Datastore",),
     "schemaless.store.erasures.ledger": ("Erasure",),
     "schemaless.store.indexes.query": ("Index", "IndexPage", "IndexRow"),
+    "schemaless.store.indexes.registry": ("IndexEntry",),
     "schemaless.store.opening": ("connect",),
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }

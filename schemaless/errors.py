@@ -54,6 +54,7 @@
     |-- RetryLater                  raise it in a trigger function to postpone the cell
     |-- UnknownIndex                no secondary index of this name
     |-- IndexNotReady               the secondary index is being filled or dropped
+    |-- NotCaughtUp                 a trigger or an index has not handled all cells
     |-- WorkersDied                 worker processes kept dying
     |-- InvalidInput                an argument, option or input file cannot be used
     |-- WrongEventLoop              an asyncio datastore was used outside of its event loop
@@ -573,6 +574,13 @@ class UnknownIndex(SchemalessError):
 
 class IndexNotReady(SchemalessError):
     """Raised if a secondary index is still being filled, or is being dropped, so a query would miss rows."""
+
+
+class NotCaughtUp(SchemalessError):
+    """Raised by ``catch_up`` if a trigger or an index has not handled all cells; the message says where, and why.
+
+    What has been handled remains so, and the next call continues.
+    """
 
 
 class WorkersDied(SchemalessError):

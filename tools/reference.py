@@ -46,7 +46,7 @@ GROUPS = {
         "RowKey",
         "JSONDocument",
     ),
-    "Triggers": ("trigger", "Trigger", "Call"),
+    "Triggers and indexes": ("trigger", "Trigger", "Call", "catch_up", "Index", "IndexPage", "IndexRow", "IndexEntry"),
 }
 OPENED = ("Datastore", "AsyncDatastore", "AsyncIndex")
 """Classes whose instances are returned by a call."""

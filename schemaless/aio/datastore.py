@@ -170,6 +170,9 @@ class AsyncDatastore(_Async[Datastore]):
         """Return a secondary index, which finds rows by the contents of their documents."""
         return AsyncIndex(self._runtime, await self._runtime.run(self._blocking.index, name))
 
+    create_index = _coroutine(Datastore.create_index)
+    drop_index = _coroutine(Datastore.drop_index)
+    indexes = _coroutine(Datastore.indexes)
     get_cells_for_shard = _coroutine(Datastore.get_cells_for_shard)
     get_stored_cells_for_shard = _coroutine(Datastore.get_stored_cells_for_shard)
     iter_shard = _iterator(Datastore.iter_shard)

@@ -21,7 +21,10 @@ from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
 from schemaless.store.arrow.reader import Since, record_batches
 from schemaless.store.cells.writing import EncodedCell, encoded_cell, encoded_stored
 from schemaless.store.erasures.ledger import Erasure, target
+from schemaless.store.indexes.admin import Indexes
+from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.query import Index
+from schemaless.store.indexes.registry import IndexEntry
 from schemaless.store.internals import Internals
 from schemaless.topology.model import check_shard
 from schemaless.topology.placement import shard_for
@@ -516,6 +519,52 @@ class Datastore:
         """
         internals = self._internals
         return Index(internals.shards, internals.registry, internals.rows, name)
+
+    def create_index(self, name: str, *, shard_field: str, fields: Iterable[str] = ()) -> IndexEntry:
+        """Create a secondary index: a table in each shard, which workers then fill.
+
+            store.create_index("client_trips", shard_field="BASE.client:uuid", fields=["BASE.at:time"])
+
+        The index accepts queries once it is filled, by ``catch_up`` or 'schemaless index run'. The account needs the
+        role admin, and those of workers and applications need their roles again for the new tables. Repeating the call
+        is safe, and completes an interrupted one; with other fields, the new index is built beside the old one, which
+        answers queries until the new one is ready.
+
+        Args:
+            name: 1 to 32 characters of ``[A-Za-z0-9_.-]``.
+            shard_field: the field whose value decides the shard of an entry; every query gives a value for it.
+            fields: fields to query and order by; their order matters. A field is ``[NAME=]COLUMN.PATH:TYPE``, where
+                TYPE is uuid, int, float, bool, time or text(N).
+
+        Returns:
+            The index, with its number and state.
+
+        Raises:
+            InvalidInput: a field is invalid, or another index of that name is still being built.
+            JobConflict: shards are being moved.
+        """
+        return self._indexes.create(define(name, shard_field, list(fields)))[0]
+
+    def drop_index(self, name: str) -> None:
+        """Drop every index of a name; cells are not changed.
+
+        Queries are refused at once. The tables are dropped about four seconds later, when all workers have noticed. The
+        account needs the role admin. If the call is interrupted, repeat it.
+
+        Raises:
+            InvalidInput: there is no index of that name.
+            JobConflict: shards are being moved.
+        """
+        for entry in self._indexes.named(name):
+            self._indexes.drop(entry, wait=self._internals.shards.runtime.sleep)
+
+    def indexes(self) -> list[IndexEntry]:
+        """Read which secondary indexes exist, and their states: declared, backfilling, ready or dropping."""
+        return list(self._indexes.all())
+
+    @property
+    def _indexes(self) -> Indexes:
+        return Indexes(self._internals.follower_access, self._internals.registry)
 
     # The change feed
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from schemaless.aio.datastore import AsyncDatastore
+    from schemaless.cell import Cell
     from schemaless.store.datastore import Datastore
+    from schemaless.store.triggers.declaration import Call, Trigger
     from schemaless.testing.datastores import Datastores
 
 _FLAVOURS = ("mysql", "mariadb")
@@ -99,6 +102,39 @@ def schemaless_async_datastore(schemaless_url: str) -> Callable[[], AbstractAsyn
             yield store
 
     return opened
+
+
+@pytest.fixture
+def schemaless_catch_up(schemaless_datastore: Datastore) -> Callable[..., None]:
+    """A function that calls triggers for every cell of the test, and fills all indexes, until nothing is left to do.
+
+    Triggers begin with the first cell of the test. The first exception that a function raises is raised again; other
+    than under 'schemaless trigger run', its cell is not tried again.
+    """
+    from schemaless.errors import ParkCell, RetryLater
+    from schemaless.ops.admin.catching_up import catch_up
+
+    def catching(trigger: Trigger, raised: list[BaseException]) -> Trigger:
+        def function(cell: Cell, call: Call) -> Any:
+            try:
+                return trigger(cell, call)
+            except BaseException as error:
+                if not isinstance(error, ParkCell | RetryLater):
+                    raised.append(error)
+                raise
+
+        return replace(trigger, function=function, start="beginning", attempts=1)
+
+    def caught_up(*triggers: Trigger) -> None:
+        raised: list[BaseException] = []
+        observed = [catching(trigger, raised) for trigger in triggers]
+        # Triggers may write cells for one another.
+        while not raised and catch_up(schemaless_datastore, *observed):
+            pass
+        if raised:
+            raise raised[0]
+
+    return caught_up
 
 
 @contextmanager

@@ -79,9 +79,30 @@ def test_the_example_of_the_page_runs(pytester, run):
                 assert (len(schemaless_servers), schemaless_datastore.shard_count) == (1, 2)
                 assert "MariaDB" not in rows(schemaless_servers[0], None, "SELECT VERSION()")[0][0]
         """,
+        test_failing="""
+            import uuid, pytest, schemaless
+
+            @schemaless.trigger(column="BASE")
+            def divide(cell, call):
+                call.store.put_cell(cell.row_key, "QUOTIENT", 1, 1 / cell.body)
+
+            @schemaless.trigger(column="QUOTIENT")
+            def copy(cell, call):
+                call.store.put_cell(cell.row_key, "COPY", 1, cell.body)
+
+            def test_failing(schemaless_datastore, schemaless_catch_up):
+                row, zero = uuid.uuid4(), uuid.uuid4()
+                schemaless_datastore.put_cell(zero, "BASE", 1, 0)
+                with pytest.raises(ZeroDivisionError):
+                    schemaless_catch_up(copy, divide)
+                schemaless_datastore.put_cell(row, "BASE", 1, 2)
+                schemaless_catch_up(copy, divide)
+                assert schemaless_datastore.get_cell(row, "COPY", 1).body == 0.5
+                assert schemaless_datastore.get_cell(zero, "COPY", 1) is None
+        """,
     )
 
-    run().assert_outcomes(passed=3)
+    run().assert_outcomes(passed=5)
 
 
 @pytest.mark.mysql

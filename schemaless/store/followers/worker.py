@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -100,8 +100,8 @@ class Worker:
         )
         self.dispatcher: Dispatcher = Dispatcher(role, self._handlers, self.context, access)
 
-    def run(self) -> None:
-        """Work until ``stop`` is set or all of the worker's followers have been removed."""
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Work until ``stop`` is set, ``until`` is true after a turn, or all of the followers have been removed."""
         with self.membership:
             if self._listens:
                 self.discovery.notifier = BinlogNotifier(self._access.shards, self.timing)
@@ -118,6 +118,8 @@ class Worker:
                         self.leases.held.clear()
                         return
                     self.turn()
+                    if until():
+                        break
                     self._wait(view)
                 self.release_all()
             finally:

@@ -14,6 +14,7 @@ from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.failover.states import node_states
 from schemaless.planning.sampling.table_sizes import other_table_sizes
 from schemaless.store.followers.settings import Settings
+from schemaless.store.indexes import admin
 from schemaless.store.indexes.registry import BACKFILLING
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -108,3 +109,27 @@ def test_entries_are_in_the_engine_of_the_cluster_and_a_rebuild_converts_them(
         (new.number, "ready"),
     ]
     assert f"index_{new.number}" in other_table_sizes(shards.pool_for(node), databases)
+
+
+def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, admin_store, new_row, monkeypatch):
+    """With the accounts that docs/indexes.md names; repeating a call changes nothing."""
+    monkeypatch.setattr(admin, "LOOK_S", 0.0)
+    declared = {"shard_field": "BASE.client:int", "fields": ["BASE.city:int"]}
+    made = admin_store.create_index("by_client", **declared)
+    again = admin_store.create_index("by_client", **declared)
+    kept.allow(made.number)
+    for city in range(20):
+        fresh_store.put_cell(new_row(), "BASE", 1, {"client": 7, "city": city})
+    before = [(entry.name, entry.state) for entry in fresh_store.indexes()]
+    handled = [schemaless.catch_up(kept.follow, indexes=names) for names in ([], ["by_client"], None)]
+    after = [(entry.name, entry.state) for entry in fresh_store.indexes()]
+    found = fresh_store.index("by_client").query(client=7, order_by="-city", limit=3)
+    admin_store.drop_index("by_client")
+
+    assert again.number == made.number
+    assert (before, after) == ([("by_client", "backfilling")], [("by_client", "ready")])
+    assert handled == [False, True, False]
+    assert [row.entry["city"] for row in found.rows] == [19, 18, 17]
+    assert fresh_store.indexes() == []
+    with pytest.raises(InvalidInput, match="no index 'by_client'"):
+        admin_store.drop_index("by_client")

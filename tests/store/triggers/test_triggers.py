@@ -682,3 +682,30 @@ def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, trigge
 
     assert [len(each) for each in said] == [0, 2, 2, 1]
     assert all("its 2 shards read 6 tables" in advice for advice in said[1].values())
+
+
+def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_store, fresh_store, put, triggers):
+    """From the first cell; what is paused, keeps failing or has stopped is an error, and the next call continues."""
+    seen: list[tuple[int, int]] = []
+    broken = [True]
+
+    def note(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        if broken[0] and cell.body == 3:
+            raise ValueError("three")
+        seen.append((cell.body, threading.get_ident()))
+
+    noted = schemaless.trigger(column="BASE", start="beginning", name="noted", timeout_s=0.001)(note)
+    for number in range(6):
+        put(number)
+    with pytest.raises(schemaless.NotCaughtUp, match=r"trigger:noted, shard 2 is waiting, \d ids behind: ValueError"):
+        schemaless.catch_up(follow_store, noted, timeout_s=0.5)
+    broken[0] = False
+    rest = schemaless.catch_up(follow_store, noted)
+    put(6)
+    triggers.pause("noted")
+    with pytest.raises(schemaless.NotCaughtUp, match="trigger:noted is paused"):
+        schemaless.catch_up(follow_store, noted)
+    triggers.resume("noted")
+
+    assert [rest, *(schemaless.catch_up(follow_store, noted) for _ in range(2))] == [True, True, False]
+    assert seen == [(number, threading.get_ident()) for number in range(7)]
