@@ -18,7 +18,6 @@ _PACKET_MARGIN_BYTES: Final = 1024
 _HAVE_ROWS: Final = (b"SELECT", b"(SELECT", b"SHOW")
 """Prefixes of the statements that return a result set."""
 _NO_REPLY: Final = Reply(None, 0, 0)
-_MIXED_UP: Final = "Check whether a proxy between client and server mixes up replies"
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
@@ -91,12 +90,8 @@ class Connection:
         elif rows and check is not None:
             mismatch = check(rows)
         if mismatch is not None:
-            raise WrongReply(
-                f"the reply belongs to another query ({mismatch}); it was discarded, and the connection is closed. "
-                f"{_MIXED_UP}",
-                node=self.node,
-                shard=self.shard,
-            )
+            message = f"the reply belongs to another query ({mismatch}); it was discarded, and the connection is closed"
+            raise self._mixed_up(WrongReply, message)
         self.busy = False
         return rows
 
@@ -108,11 +103,8 @@ class Connection:
         """
         reply = self.ask(sql)
         if reply.rows is not None and not sql.startswith(_HAVE_ROWS):
-            raise ConnectionLost(
-                f"a statement that returns no rows got rows in reply ({bytes(sql[:20])!r}). {_MIXED_UP}",
-                node=self.node,
-                shard=self.shard,
-            )
+            message = f"a statement that returns no rows got rows in reply ({bytes(sql[:20])!r})"
+            raise self._mixed_up(ConnectionLost, message)
         self.busy = False
         return reply
 
@@ -125,11 +117,13 @@ class Connection:
         """
         rows = self.ask(sql).rows or ()
         if (mismatch := check(rows)) is not None:
-            raise ConnectionLost(
-                f"the reply to a write is wrong ({mismatch}). {_MIXED_UP}", node=self.node, shard=self.shard
-            )
+            raise self._mixed_up(ConnectionLost, f"the reply to a write is wrong ({mismatch})")
         self.busy = False
         return rows
+
+    def _mixed_up(self, kind: type[ServerError], message: str) -> ServerError:
+        advice = "Check whether a proxy between client and server mixes up replies"
+        return kind(f"{message}. {advice}", node=self.node, shard=self.shard)
 
     def ensure(self, settings: bytes) -> None:
         """Run a SET SESSION statement once per connection; it stays in effect for later users of the connection."""

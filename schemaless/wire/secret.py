@@ -6,15 +6,17 @@ import hashlib
 import hmac
 import multiprocessing
 import os
+from base64 import urlsafe_b64encode
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
 PASSWORD_VARIABLE: Final = "SCHEMALESS_PASSWORD"  # noqa: S105 - a name
-_NONCE_BYTES: Final = 16
-_TAG_BYTES: Final = 32
 _UNKNOWN: Final = object()
 """Text of a secret that was pickled by an unrelated process."""
 
@@ -24,7 +26,7 @@ _CLEARED: Final = frozenset({"schemaless", "sqlalchemy", "pymysql"})
 class Secret:
     """A string that only ``reveal`` returns; its repr, format and pickle do not contain it.
 
-    A pickle is sealed with ``multiprocessing``'s authentication key, which a process shares with the processes it
+    A pickle is encrypted with ``multiprocessing``'s authentication key, which a process shares with the processes it
     starts. Other processes cannot open it; they take the password from ``SCHEMALESS_PASSWORD`` instead.
     """
 
@@ -65,36 +67,25 @@ class Secret:
         return hash((Secret, self._text))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (None if self._text is None else _sealed(self._text.encode()),)
-
-
-def _sealed(text: bytes) -> bytes:
-    nonce = os.urandom(_NONCE_BYTES)
-    hidden = _mask(text, nonce)
-    return nonce + _tag(nonce + hidden) + hidden
+        return _opened, (None if self._text is None else _cipher().encrypt(self._text.encode()),)
 
 
 def _opened(sealed: bytes | None) -> Secret:
     if sealed is None:
         return Secret(_UNKNOWN)
-    nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-    tag, hidden = rest[:_TAG_BYTES], rest[_TAG_BYTES:]
-    if not hmac.compare_digest(tag, _tag(nonce + hidden)):
+    from cryptography.fernet import InvalidToken  # slow, and rarely needed
+
+    try:
+        return Secret(_cipher().decrypt(sealed).decode())
+    except InvalidToken:
         return Secret(os.environ.get(PASSWORD_VARIABLE, _UNKNOWN))
-    return Secret(_mask(hidden, nonce).decode())
 
 
-def _key() -> bytes:
-    return bytes(multiprocessing.current_process().authkey)
+def _cipher() -> Fernet:
+    from cryptography.fernet import Fernet
 
-
-def _mask(text: bytes, nonce: bytes) -> bytes:
-    stream = hashlib.shake_256(_key() + nonce).digest(len(text))
-    return bytes(one ^ other for one, other in zip(text, stream, strict=True))
-
-
-def _tag(sealed: bytes) -> bytes:
-    return hmac.digest(_key(), sealed, "sha256")
+    key = hashlib.sha256(multiprocessing.current_process().authkey).digest()
+    return Fernet(urlsafe_b64encode(key))
 
 
 def clear_locals(error: BaseException) -> None:
