@@ -35,7 +35,6 @@ class Serializer:
 
     Attributes:
         name: display name.
-        library: the package, or None for the standard library.
         encode: turns a document into a payload; raises the library's own errors.
         decode: turns a payload back into a document.
         store: whether this is one of the store's serializers, which are combined only with the store's compressors.
@@ -43,7 +42,6 @@ class Serializer:
     """
 
     name: str
-    library: str | None
     encode: Callable[[JSONDocument], Any]
     decode: Callable[[Any], JSONDocument]
     store: bool = False
@@ -56,7 +54,6 @@ class Compressor:
 
     Attributes:
         name: display name.
-        library: the package, or None for the standard library.
         level: description of the level, or None if there are no levels.
         compress: turns a payload into the bytes to store.
         inflate: turns stored bytes back into a payload.
@@ -64,7 +61,6 @@ class Compressor:
     """
 
     name: str
-    library: str | None
     level: str | None
     compress: Callable[[Any], bytes]
     inflate: Callable[[bytes], Any]
@@ -144,14 +140,13 @@ def _json() -> Serializer:
         except UnicodeEncodeError:  # a lone surrogate has a JSON escape but no UTF-8 encoding
             return write_ascii(document).encode()
 
-    return Serializer("json", None, encode, json.loads)
+    return Serializer("json", encode, json.loads)
 
 
 def _ujson() -> Serializer:
     ujson = needed("ujson", "ujson")
     dumps = ujson.dumps
     return Serializer(
-        "ujson",
         "ujson",
         lambda document: dumps(document, ensure_ascii=False, escape_forward_slashes=False).encode(),
         ujson.loads,
@@ -160,7 +155,7 @@ def _ujson() -> Serializer:
 
 def _of_library(name: str, package: str, encode: str = "dumps", decode: str = "loads") -> Serializer:
     library = needed(package, package)
-    return Serializer(name, package, getattr(library, encode), getattr(library, decode))
+    return Serializer(name, getattr(library, encode), getattr(library, decode))
 
 
 def _bson() -> Serializer:
@@ -175,39 +170,37 @@ def _bson() -> Serializer:
 
     plain = options.CodecOptions(type_registry=options.TypeRegistry([_Integers()]))
     encode, decode = bson.encode, bson.decode
-    return Serializer("bson", "pymongo", encode, lambda payload: decode(payload, plain))
+    return Serializer("bson", encode, lambda payload: decode(payload, plain))
 
 
 def _pickle() -> Serializer:
     protocol = pickle.HIGHEST_PROTOCOL
     # Safe: only loads what this process has just written.
-    return Serializer("pickle", None, lambda document: pickle.dumps(document, protocol), pickle.loads)
+    return Serializer("pickle", lambda document: pickle.dumps(document, protocol), pickle.loads)
 
 
-def _with_schema(name: str, package: str, language: Any, ending: str, root: Record | None) -> Serializer | Unfit:
+def _with_schema(name: str, language: Any, ending: str, root: Record | None) -> Serializer | Unfit:
     if root is None:
         return Unfit(name, "too deeply nested for a schema")
     encode, decode = language.codec(root)
-    return Serializer(name, package, encode, decode, schema=(f"documents.{ending}", language.schema_text(root)))
+    return Serializer(name, encode, decode, schema=(f"documents.{ending}", language.schema_text(root)))
 
 
 def _snappy() -> Compressor:
     snappy = needed("cramjam", "cramjam").snappy
     compress, inflate = snappy.compress_raw, snappy.decompress_raw
-    return Compressor(
-        "snappy", "cramjam", None, lambda payload: bytes(compress(payload)), lambda stored: bytes(inflate(stored))
-    )
+    return Compressor("snappy", None, lambda payload: bytes(compress(payload)), lambda stored: bytes(inflate(stored)))
 
 
 def _zstd() -> Compressor:
     zstandard = needed("zstandard", "zstandard")
     compressor, decompressor = zstandard.ZstdCompressor(level=3), zstandard.ZstdDecompressor()
-    return Compressor("zstd", "zstandard", "level 3", compressor.compress, decompressor.decompress)
+    return Compressor("zstd", "level 3", compressor.compress, decompressor.decompress)
 
 
 def _lz4() -> Compressor:
     block = needed("lz4.block", "lz4")
-    return Compressor("lz4", "lz4", None, block.compress, block.decompress)
+    return Compressor("lz4", None, block.compress, block.decompress)
 
 
 def _same(payload: bytes) -> bytes:
@@ -221,18 +214,18 @@ _SERIALIZERS: Final[dict[str, Callable[[Record | None], Serializer | Unfit]]] = 
     "cbor": lambda _: _of_library("cbor", "cbor2"),
     "bson": lambda _: _bson(),
     "msgpack": lambda _: _of_library("msgpack", "msgpack", "packb", "unpackb"),
-    "marshal": lambda _: Serializer("marshal", None, marshal.dumps, marshal.loads),
+    "marshal": lambda _: Serializer("marshal", marshal.dumps, marshal.loads),
     "pickle": lambda _: _pickle(),
-    "thrift": partial(_with_schema, "thrift", "thriftpy2", thrift, "thrift"),
-    "protobuf": partial(_with_schema, "protobuf", "protobuf", protobuf, "proto"),
-    "avro": partial(_with_schema, "avro", "fastavro", avro, "avsc"),
-    "flatbuffers": partial(_with_schema, "flatbuffers", "flatbuffers", flatbuffers, "fbs"),
+    "thrift": partial(_with_schema, "thrift", thrift, "thrift"),
+    "protobuf": partial(_with_schema, "protobuf", protobuf, "proto"),
+    "avro": partial(_with_schema, "avro", avro, "avsc"),
+    "flatbuffers": partial(_with_schema, "flatbuffers", flatbuffers, "fbs"),
 }
 _COMPRESSORS: Final[dict[str, Callable[[], Compressor]]] = {
-    "none": lambda: Compressor("none", None, None, _same, _same),
+    "none": lambda: Compressor("none", None, _same, _same),
     "snappy": _snappy,
-    "zlib": lambda: Compressor("zlib", None, "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
-    "bz2": lambda: Compressor("bz2", None, "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
+    "zlib": lambda: Compressor("zlib", "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
+    "bz2": lambda: Compressor("bz2", "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
     "zstd": _zstd,
     "lz4": _lz4,
 }
@@ -260,7 +253,7 @@ def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
         return written_by.loads(encoded, depth)
 
     encode = encode_binary if plain.is_binary else encode_json
-    return Serializer(f"store {kind.name}", None, encode, decode, store=True)
+    return Serializer(f"store {kind.name}", encode, decode, store=True)
 
 
 def store_compressor(name: str, codec: Codec) -> Compressor:
@@ -283,4 +276,4 @@ def store_compressor(name: str, codec: Codec) -> Compressor:
     level = None if codec.level is None else f"level {codec.level}"
     if dictionary is not None:
         level = f"{level} with {len(dictionary.content):,} bytes"
-    return Compressor(name, None, level, compress, inflate, store=True)
+    return Compressor(name, level, compress, inflate, store=True)

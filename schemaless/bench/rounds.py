@@ -17,11 +17,11 @@ import gc
 import os
 import time
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
@@ -88,8 +88,8 @@ class _Pair:
     folds: Sequence[Compressor]
     size_bytes: int = 0
     failed: str = ""
-    compress_ns: list[int] = field(default_factory=list)
-    inflate_ns: list[int] = field(default_factory=list)
+    write_ns: list[int] = field(default_factory=list)
+    read_ns: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -97,8 +97,8 @@ class _Entrant:
     serializer: Serializer
     pairs: list[_Pair]
     tally: _Tally = field(default_factory=_Tally)
-    encode_ns: list[int] = field(default_factory=list)
-    decode_ns: list[int] = field(default_factory=list)
+    write_ns: list[int] = field(default_factory=list)
+    read_ns: list[int] = field(default_factory=list)
 
 
 class Benchmark:
@@ -267,36 +267,36 @@ class Benchmark:
 
     def run_round(self, number: int, listener: Listener) -> None:
         """Time each entrant on all chunks."""
-        encode_ns: Counter[str] = Counter()
-        decode_ns: Counter[str] = Counter()
-        compress_ns: Counter[tuple[str, str]] = Counter()
-        inflate_ns: Counter[tuple[str, str]] = Counter()
+        for entrant in self._entrants:
+            both: list[_Entrant | _Pair] = [entrant, *entrant.pairs]
+            for timed in both:
+                timed.write_ns.append(0)
+                timed.read_ns.append(0)
         wall, cpu = time.perf_counter_ns(), _ns()
         for turn, chunk in enumerate(self._chunks * self._passes, number):
             first = turn % len(self._entrants)
             for entrant in (*self._entrants[first:], *self._entrants[:first]):
-                name, refused = entrant.serializer.name, entrant.tally.refused
+                refused = entrant.tally.refused
                 places = [place for place in chunk if place not in refused] if refused else chunk
                 documents = [self._corpus.documents[place] for place in places]
                 encode, decode = entrant.serializer.encode, entrant.serializer.decode
 
                 start = _ns()
                 payloads = [encode(document) for document in documents]
-                encode_ns[name] += _ns() - start
+                entrant.write_ns[-1] += _ns() - start
 
                 for pair in entrant.pairs:
                     if pair.failed:
                         continue
                     fold = pair.folds[self._folds[chunk[0]]]
                     compress, inflate = fold.compress, fold.inflate
-                    key = (name, pair.compressor.name)
 
                     start = _ns()
                     stored = [compress(payload) for payload in payloads]
                     middle = _ns()
                     inflated = [inflate(body) for body in stored]
-                    inflate_ns[key] += _ns() - middle
-                    compress_ns[key] += middle - start
+                    pair.read_ns[-1] += _ns() - middle
+                    pair.write_ns[-1] += middle - start
 
                     if inflated != payloads:
                         pair.failed = f"round {number + 1}: a document does not decompress to the original"
@@ -304,7 +304,7 @@ class Benchmark:
 
                 start = _ns()
                 decoded = [decode(payload) for payload in payloads]
-                decode_ns[name] += _ns() - start
+                entrant.read_ns[-1] += _ns() - start
 
                 if not entrant.tally.changed and not entrant.tally.order:
                     self._compare(entrant, places, decoded)
@@ -312,13 +312,6 @@ class Benchmark:
                 listener(Advanced())
         self._wall_ns += time.perf_counter_ns() - wall
         self._cpu_ns += _ns() - cpu
-        for entrant in self._entrants:
-            entrant.encode_ns.append(encode_ns[entrant.serializer.name] // self._passes)
-            entrant.decode_ns.append(decode_ns[entrant.serializer.name] // self._passes)
-            for pair in entrant.pairs:
-                key = (entrant.serializer.name, pair.compressor.name)
-                pair.compress_ns.append(compress_ns[key] // self._passes)
-                pair.inflate_ns.append(inflate_ns[key] // self._passes)
         self._rounds += 1  # last, so that an interrupted round does not count
 
     def _compare(self, entrant: _Entrant, places: list[int], decoded: list[JSONDocument]) -> None:
@@ -336,7 +329,7 @@ class Benchmark:
         for entrant in self._entrants:
             for pair in entrant.pairs:
                 if (entrant.serializer.name, pair.compressor.name) == BASELINE:
-                    baseline_ms = [sum(times) for times in _stages(entrant, pair, rounds)]
+                    baseline_ms = [sum(times) for times in self._stages(entrant, pair)]
         measured, failed = [], dict(self._out)
         for entrant in self._entrants:
             for pair in entrant.pairs:
@@ -383,9 +376,14 @@ class Benchmark:
             schemas=self._schemas,
         )
 
+    def _stages(self, entrant: _Entrant, pair: _Pair) -> list[tuple[float, ...]]:
+        """Return the times of each complete round in ms, in the order of ``STAGES``."""
+        times = zip(entrant.write_ns, pair.write_ns, pair.read_ns, entrant.read_ns, strict=False)
+        return [tuple(time / self._passes / 1e6 for time in stages) for stages in islice(times, self._rounds)]
+
     def _combination(self, entrant: _Entrant, pair: _Pair, baseline_ms: list[float]) -> Combination:
         tally = entrant.tally
-        rounds = _stages(entrant, pair, self._rounds)
+        rounds = self._stages(entrant, pair)
         encode, compress, inflate, decode = (spread_of(times) for times in zip(*rounds, strict=True))
         writes = [times[0] + times[1] for times in rounds]
         reads = [times[2] + times[3] for times in rounds]
@@ -444,19 +442,6 @@ def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
 
 def _wanted(names: Iterable[str] | None, part: int) -> frozenset[str] | None:
     return None if names is None else frozenset((*names, BASELINE[part]))
-
-
-def _stages(entrant: _Entrant, pair: _Pair, rounds: int) -> list[tuple[float, float, float, float]]:
-    """Return each round's times in ms, in the order of ``STAGES``."""
-    return [
-        (
-            entrant.encode_ns[number] / 1e6,
-            pair.compress_ns[number] / 1e6,
-            pair.inflate_ns[number] / 1e6,
-            entrant.decode_ns[number] / 1e6,
-        )
-        for number in range(rounds)
-    ]
 
 
 def _ratio(over: list[float], under: list[float]) -> float:

@@ -174,7 +174,7 @@ def test_a_decoder_that_returns_a_subclass_is_seen(monkeypatch):
     class Odd(int):
         pass
 
-    one = Serializer("odd", None, lambda document: json.dumps(document).encode(), lambda _: {"a": Odd(1)})
+    one = Serializer("odd", lambda document: json.dumps(document).encode(), lambda _: {"a": Odd(1)})
     monkeypatch.setattr(rounds, "serializers", lambda root: iter([*contenders.serializers(root), one]))
 
     found = named(run({"a": 1}, only_serializers=["odd"], only_compressors=["none"]))
@@ -189,7 +189,7 @@ def test_an_inconsistent_decoder_is_detected(monkeypatch):
         calls["decode"] += 1
         return {"a": 1 if calls["decode"] < 3 else 2}
 
-    one = Serializer("moody", None, lambda document: json.dumps(document).encode(), decode)
+    one = Serializer("moody", lambda document: json.dumps(document).encode(), decode)
     monkeypatch.setattr(rounds, "serializers", lambda root: iter([*contenders.serializers(root), one]))
 
     found = named(run({"a": 1}, rounds=3, only_serializers=["moody"], only_compressors=["none"]))
@@ -199,7 +199,7 @@ def test_an_inconsistent_decoder_is_detected(monkeypatch):
 
 def test_a_compressor_that_loses_bytes_is_not_measured_and_named(monkeypatch):
     """What does not inflate to the payload has no figures."""
-    bad = contenders.Compressor("bad", None, None, lambda payload: payload[:-1], lambda stored: stored)
+    bad = contenders.Compressor("bad", None, lambda payload: payload[:-1], lambda stored: stored)
     monkeypatch.setattr(rounds, "compressors", lambda: iter([*contenders.compressors(), bad]))
 
     result = run({"a": 1}, only_serializers=["cbor"], only_compressors=["bad"])
