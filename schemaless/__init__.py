@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         DecodedSizeExceeded,
         DictionaryDamaged,
         DictionaryInUse,
+        DocumentMismatch,
         ExportFailed,
         FeedRefused,
         IndexNotReady,
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from schemaless.store.indexes.registry import IndexEntry
     from schemaless.store.opening import connect
     from schemaless.store.triggers.declaration import Call, Trigger, trigger
+    from schemaless.store.typed import Column
     from schemaless.topology.shards import FeedFrom, ReadFrom
 
     __version__: str
@@ -116,6 +118,7 @@ __all__ = [
     "CellErased",
     "CellKey",
     "ChecksumMismatch",
+    "Column",
     "CorruptArchive",
     "CorruptBody",
     "Datastore",
@@ -124,6 +127,7 @@ __all__ = [
     "DecodedSizeExceeded",
     "DictionaryDamaged",
     "DictionaryInUse",
+    "DocumentMismatch",
     "Erased",
     "ErasedCell",
     "Erasure",
@@ -221,6 +225,7 @@ _HOMES = {
     "schemaless.store.indexes.query": ("Index", "IndexPage", "IndexRow"),
     "schemaless.store.indexes.registry": ("IndexEntry",),
     "schemaless.store.opening": ("connect",),
+    "schemaless.store.typed": ("Column",),
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

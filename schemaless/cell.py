@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 MAX_BODY_BYTES: Final = (1 << 24) - 1
 """Maximum size of an encoded body: 16 MiB - 1, the capacity of a MEDIUMBLOB."""
@@ -18,6 +18,13 @@ JSONDocument = Any
 """A JSON document: a dict with str keys, a list, str, int, float, bool or None, and so on inside dicts and lists. Type
 checkers accept any value, because such a type would make ``cell.body["fare"]["total"]`` an error; calls check the value
 and name the path to what is not JSON."""
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    BodyT = TypeVarWithDefault("BodyT", default=Any, covariant=True)
+else:
+    BodyT = TypeVar("BodyT", covariant=True)  # a default needs Python 3.13
 
 TOMBSTONE_HEAD: Final = b"\xc1\xf0"
 TOMBSTONE_BYTES: Final = 14
@@ -107,8 +114,8 @@ class NewStoredCell:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Cell:
-    """A cell with its document, as returned by reads.
+class Cell(Generic[BodyT]):
+    """A cell with its document, as returned by reads. ``Cell[Trip]`` is a cell whose body is a ``Trip``.
 
     Attributes:
         row_key: the row.
@@ -124,7 +131,7 @@ class Cell:
     row_key: uuid.UUID
     column_name: str
     ref_key: int
-    body: JSONDocument
+    body: BodyT
     added_id: int
     created_at: datetime
     stale: ClassVar[bool] = False
@@ -134,7 +141,7 @@ class Cell:
         row_key: uuid.UUID,
         column_name: str,
         ref_key: int,
-        body: JSONDocument,
+        body: BodyT,
         added_id: int,
         created_at: datetime,
     ) -> None:
@@ -162,7 +169,7 @@ _set_row_key, _set_column_name, _set_ref_key, _set_body, _set_added_id, _set_cre
 )
 
 
-class StaleCell(Cell):
+class StaleCell(Cell[BodyT]):
     """A cell that ``read_from="available"`` found on a replica.
 
     A separate class, so that no cell has to store the flag ``stale``.

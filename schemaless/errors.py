@@ -22,6 +22,7 @@
     |   |-- MalformedPayload        the checksum is right, but the payload cannot be decoded
     |   |-- NotCanonical            the payload decodes, but this library would have encoded it differently
     |   `-- UnreadableLegacy        a body without an envelope is not JSON text
+    |-- DocumentMismatch            a stored document does not fit the model of a typed column
     |-- UnknownCodec                no such codec, or not allowed here
     |-- VerificationFailed          a re-encoded body did not decode to the same document
     |-- TopologyError               the catalog is inconsistent, or a topology change was rejected
@@ -301,6 +302,21 @@ class NotCanonical(CorruptBody):
 
 class UnreadableLegacy(CorruptBody):
     """Raised on reading if a body without an envelope is not JSON text."""
+
+
+class DocumentMismatch(SchemalessError):
+    """Raised by a typed column if a stored document does not fit its model; the cell itself is valid.
+
+    Attributes:
+        key: the cell's key.
+    """
+
+    def __init__(self, key: CellKey, model: str, reason: str) -> None:
+        super().__init__(
+            f"cell {key}: the document is not a {model}: {reason}. An upcast function can convert documents of an "
+            "older shape"
+        )
+        self.key = key
 
 
 class UnknownCodec(SchemalessError):

@@ -67,7 +67,8 @@ def executed(block: Block, url: str) -> None:
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)
     printed = io.StringIO()
     with redirect_stdout(printed):
-        exec(compile(block.text.replace(OF_THE_README, url), str(block), "exec"), {"__name__": "__main__"})
+        code = compile(block.text.replace(OF_THE_README, url), str(block), "exec", dont_inherit=True)
+        exec(code, {"__name__": "__main__"})
 
     assert not expected or printed.getvalue().splitlines() == expected, block
 

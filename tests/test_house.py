@@ -214,11 +214,16 @@ def test_type_checkers_see_the_installed_package(tmp_path):
     program, cache = tmp_path / "application.py", ROOT / ".mypy_cache" / "outside"
     program.write_text(
         "import schemaless\n"
+        "from dataclasses import dataclass\n"
         f"from schemaless import {', '.join(schemaless.__all__)}\n"
         "from schemaless import Datastor\n"
         "reveal_type(schemaless.LocalServerError)\n"
         "reveal_type(Limits(values=7).values)\n"
         "schemaless.conect\n"
+        "@dataclass\n"
+        "class Ride:\n"
+        "    fare: float\n"
+        "reveal_type(schemaless.connect('').column('BASE', Ride).latest(bytes(16)))\n"
     )
     done = run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, program, cwd=tmp_path)
 
@@ -227,6 +232,7 @@ def test_type_checkers_see_the_installed_package(tmp_path):
         'note: Revealed type is "def (*args: object) -> schemaless.errors.LocalServerError"',
         'note: Revealed type is "int"',
         'error: Module has no attribute "conect"; maybe "connect"?  [attr-defined]',
+        'note: Revealed type is "schemaless.cell.Cell[application.Ride] | None"',
     ], done.stdout + done.stderr
 
 

@@ -24,7 +24,7 @@ demo)
     ;;
 *)
     options=
-    extras='.[async,fast,cli,metrics,status,telemetry,dask,report,bench,export,test]'
+    extras='.[async,fast,cli,metrics,status,telemetry,dask,report,bench,export,typed,test]'
     ;;
 esac
 

@@ -55,6 +55,7 @@ CHECKS: dict[str, list[str]] = {
     "cli": ["schemaless --version", "schemaless " + MODEL, "SCHEMALESS_URL=URL schemaless info", "schemaless man"],
     "fast": ["python RUNS/with_fast.py URL"],
     "async": ["python RUNS/with_async.py URL"],
+    "typed": ["python RUNS/with_typed.py URL"],
     "export": ["python RUNS/with_export.py URL"],
     "native": ["python RUNS/with_native.py URL"],
     "metrics": ["python RUNS/with_metrics.py URL"],
@@ -68,8 +69,9 @@ CHECKS: dict[str, list[str]] = {
     "test": ["cp RUNS/with_test.py test_cell.py", "python -m pytest -q --schemaless-server SERVER test_cell.py"],
 }
 PROGRAM = """\
-import schemaless
-from collections.abc import Iterator
+import schemaless, schemaless.aio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import assert_type
 from uuid import UUID
 from schemaless import {names}
@@ -84,6 +86,20 @@ assert_type(store.get_cells_for_shard(0), Page[Cell])
 assert_type(Limits(values=7).values, int)
 assert_type(schemaless.CellConflict.__name__, str)
 store.put_cell(UUID(int=0), "BASE", "1", {{}})  # wrong
+@dataclass
+class Trip:
+    fare: float
+trips = store.column("BASE", Trip)
+assert_type(trips, Column[Trip])
+assert_type(trips.latest(UUID(int=0)), Cell[Trip] | None)
+assert_type(trips.latest_of([UUID(int=0)]), dict[UUID, Cell[Trip]])
+assert_type([cell.body for cell in trips.versions(UUID(int=0))], list[Trip])
+trips.put(UUID(int=0), 1, {{"fare": 12.5}})  # wrong
+async def main() -> None:
+    trips = (await schemaless.aio.connect("mysql://app@db-1/mezzanine")).column("BASE", Trip)
+    assert_type(await trips.latest(UUID(int=0)), Cell[Trip] | None)
+    assert_type(trips.versions(UUID(int=0)), AsyncIterator[Cell[Trip]])
+    await trips.append(UUID(int=0), {{"fare": 12.5}})  # wrong
 schemaless.conect  # wrong
 """
 

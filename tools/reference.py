@@ -46,9 +46,10 @@ GROUPS = {
         "RowKey",
         "JSONDocument",
     ),
+    "Typed documents": ("Column",),
     "Triggers and indexes": ("trigger", "Trigger", "Call", "catch_up", "Index", "IndexPage", "IndexRow", "IndexEntry"),
 }
-OPENED = ("Datastore", "AsyncDatastore", "AsyncIndex")
+OPENED = ("Datastore", "Column", "AsyncDatastore", "AsyncColumn", "AsyncIndex")
 """Classes whose instances are returned by a call."""
 
 
@@ -200,7 +201,7 @@ def api() -> str:
         "[The guide](../asyncio.md) shows how to use these names. The method of the same name in `Datastore` describes",
         "arguments and exceptions.\n",
     ]
-    for name in ("connect", "AsyncDatastore", "AsyncIndex"):
+    for name in ("connect", "AsyncDatastore", "AsyncColumn", "AsyncIndex"):
         lines += name_of(name, schemaless.aio)
     lines += ["## Exceptions\n", *exceptions()]
     return "\n".join(lines).rstrip() + "\n"

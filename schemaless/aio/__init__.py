@@ -8,7 +8,7 @@
 Needs the extra ``[async]``.
 """
 
-from schemaless.aio.datastore import AsyncDatastore, AsyncIndex
+from schemaless.aio.datastore import AsyncColumn, AsyncDatastore, AsyncIndex
 from schemaless.aio.opening import connect
 
-__all__ = ["AsyncDatastore", "AsyncIndex", "connect"]
+__all__ = ["AsyncColumn", "AsyncDatastore", "AsyncIndex", "connect"]

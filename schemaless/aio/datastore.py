@@ -13,10 +13,12 @@ from schemaless.store.arrow.reader import Since, each_batch
 from schemaless.store.datastore import Datastore
 from schemaless.store.indexes.definition import Definition
 from schemaless.store.indexes.query import Index
+from schemaless.store.typed import Column, Upcast
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+D = TypeVar("D")
 
 _END: Final[Any] = object()
 
@@ -163,6 +165,11 @@ class AsyncDatastore(_Async[Datastore]):
     get_versions = _iterator(Datastore.get_versions)
     get_stored_versions = _iterator(Datastore.get_stored_versions)
     column_names = _coroutine(Datastore.column_names)
+
+    def column(self, column_name: str, model: type[T], *, upcast: Upcast | None = None) -> AsyncColumn[T]:
+        """Return a column whose documents are instances of a class; no server is contacted."""
+        return AsyncColumn(self._runtime, self._blocking.column(column_name, model, upcast=upcast))
+
     erase = _coroutine(Datastore.erase)
     get_erased_for_shard = _coroutine(Datastore.get_erased_for_shard)
 
@@ -194,6 +201,21 @@ class AsyncDatastore(_Async[Datastore]):
         return SteppedIterator(self._runtime, each_batch(self._internals, column, fields, since, shards), "arrow")
 
     scan_shard = _iterator(Datastore.scan_shard)
+
+
+class AsyncColumn(_Async[Column[D]], Generic[D]):
+    """The documents of one column as instances of a model, as returned by ``AsyncDatastore.column``.
+
+    The methods have the arguments, results and errors of the methods of ``Column``.
+    """
+
+    put = _coroutine(Column[D].put)
+    put_many = _coroutine(Column[D].put_many)
+    append = _coroutine(Column[D].append)
+    get = _coroutine(Column[D].get)
+    latest = _coroutine(Column[D].latest)
+    latest_of = _coroutine(Column[D].latest_of)
+    versions = _iterator(Column[D].versions)
 
 
 class AsyncIndex(_Async[Index]):

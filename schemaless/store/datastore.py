@@ -26,6 +26,7 @@ from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.query import Index
 from schemaless.store.indexes.registry import IndexEntry
 from schemaless.store.internals import Internals
+from schemaless.store.typed import Column, T, Upcast
 from schemaless.topology.model import check_shard
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import FeedFrom, ReadFrom
@@ -452,6 +453,24 @@ class Datastore:
                 use ``get_row``.
         """
         return self._reader.column_names(row_key, read_from)
+
+    # Typed documents
+
+    def column(self, column_name: str, model: type[T], *, upcast: Upcast | None = None) -> Column[T]:
+        """Return a column whose documents are instances of a class; no server is contacted.
+
+        Args:
+            column_name: the column.
+            model: a dataclass, a ``msgspec.Struct`` or a pydantic model. msgspec converts the first two, pydantic the
+                last; install them with the ``[typed]`` extra.
+            upcast: called with each document that is read, before it is converted; returns documents of an older shape
+                in the current one, and all others unchanged. Stored cells do not change.
+
+        Raises:
+            InvalidCell: the column name is invalid.
+            InvalidInput: msgspec is not installed, or does not support the model.
+        """
+        return Column(self, column_name, model, upcast)
 
     # Erasure
 

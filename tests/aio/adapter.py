@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import schemaless.aio
-from schemaless.aio import AsyncDatastore
+from schemaless.aio import AsyncColumn, AsyncDatastore, AsyncIndex
 
 
 class Adapter:
@@ -31,9 +31,11 @@ class Adapter:
             result = value(*arguments, **options)
             if isinstance(result, AsyncIterator):
                 return self._iterated(result)
+            if isinstance(result, AsyncColumn | AsyncIndex):
+                return Adapter(self._loop, result)
             assert inspect.isawaitable(result), f"{name} is no coroutine"
             found = self._wait(result)
-            return Adapter(self._loop, found) if isinstance(found, schemaless.aio.AsyncIndex) else found
+            return Adapter(self._loop, found) if isinstance(found, AsyncIndex) else found
 
         return call
 

@@ -69,5 +69,11 @@ from tests.store.feed.test_reader import (  # noqa: F401
     test_the_feed_continues_after_a_rollback,
     test_writers_at_once_never_make_it_skip,
 )
+from tests.store.test_typed import (  # noqa: F401
+    test_a_model_that_cannot_be_converted_is_refused_at_once,
+    test_documents_are_written_as_the_model_says_and_come_back_as_declared,
+    test_documents_of_another_shape_are_named_or_upcast,
+    test_what_would_not_read_back_is_not_written,
+)
 
 pytestmark = pytest.mark.mysql

@@ -10,13 +10,14 @@ import pytest
 
 import schemaless
 import schemaless.aio
-from schemaless.aio import AsyncDatastore, AsyncIndex
+from schemaless.aio import AsyncColumn, AsyncDatastore, AsyncIndex
 from schemaless.store.datastore import Datastore
 from schemaless.store.indexes.query import Index
+from schemaless.store.typed import Column
 
 pytestmark = pytest.mark.once
 
-PAIRS = [(Datastore, AsyncDatastore), (Index, AsyncIndex)]
+PAIRS = [(Datastore, AsyncDatastore), (Index, AsyncIndex), (Column, AsyncColumn)]
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -55,10 +56,10 @@ def test_signatures_and_summaries_are_in_step(blocking: Callable[..., Any], coun
         # pyarrow's reader calls Python from C++, which cannot be suspended.
         returned = "Iterator[Any]"
     lazy = returned.startswith("Iterator[")
-    expected = f"Async{returned}" if lazy or returned == "Index" else returned
+    expected = f"Async{returned}" if lazy or returned in ("Index", "Column[T]") else returned
     assert ours.return_annotation == expected
-    is_property = blocking.__name__ in ("name", "shard_count", "definition")
-    assert inspect.iscoroutinefunction(counterpart) == (not lazy and not is_property)
+    without_io = blocking.__name__ in ("name", "shard_count", "definition", "column")
+    assert inspect.iscoroutinefunction(counterpart) == (not lazy and not without_io)
 
 
 def test_connect_has_the_signature_of_the_synchronous_one():

@@ -1,0 +1,215 @@
+"""``Column``: the documents of one column as instances of a model, converted by msgspec or pydantic."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from schemaless.base.keys import cell_key, check_column_name
+from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, Put, RowKey
+from schemaless.errors import DocumentMismatch, InvalidBody, InvalidInput
+from schemaless.topology.shards import ReadFrom
+
+T = TypeVar("T")
+Upcast = Callable[[Any], Any]
+"""Function that converts a document of an older shape to the current one, and returns any other as it is."""
+
+
+class Store(Protocol):
+    """The calls of ``Datastore`` that a column makes; each has its arguments and results."""
+
+    def put_cell(self, row_key: RowKey, column_name: str, ref_key: int, body: Any, *, codec: str | None) -> Put:
+        """Write one cell."""
+
+    def put_cells(self, cells: Iterable[NewCell], *, codec: str | None) -> list[Put]:
+        """Write a batch of cells."""
+
+    def append_cell(
+        self, row_key: RowKey, column_name: str, body: Any, *, if_latest: int | None, codec: str | None
+    ) -> Put:
+        """Write the next version."""
+
+    def get_cell(self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom) -> Cell | None:
+        """Read one cell."""
+
+    def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom) -> Cell | None:
+        """Read the latest version."""
+
+    def get_cells_latest(
+        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom
+    ) -> dict[tuple[uuid.UUID, str], Cell]:
+        """Read the latest versions of many rows."""
+
+    def get_versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        *,
+        after: int | None,
+        before: int | None,
+        descending: bool,
+        limit: int | None,
+        read_from: ReadFrom,
+    ) -> Iterator[Cell]:
+        """Iterate over the versions of a row."""
+
+
+class Column(Generic[T]):
+    """The documents of one column as instances of a model, as returned by ``Datastore.column``.
+
+        @dataclass
+        class Trip:
+            driver: UUID
+            fare: Decimal
+            requested_at: datetime
+
+        trips = store.column("BASE", Trip)
+        trips.put(row_key, 1, Trip(driver, Decimal("12.50"), datetime.now(UTC)))
+        cell = trips.latest(row_key)  # Cell[Trip] | None
+
+    The methods have the arguments, results and errors of the methods of ``Datastore`` that they call. In addition,
+    writes raise ``InvalidBody`` for a document that the model would not read back, before anything is sent; reads raise
+    ``DocumentMismatch`` for a stored document that does not fit the model.
+    """
+
+    def __init__(self, store: Store, column_name: str, model: type[T], upcast: Upcast | None) -> None:
+        self._store = store
+        self._name = check_column_name(column_name)
+        self._model = model
+        self._upcast = upcast
+        self._dump, self._load, self._refusals = _conversion(model)
+
+    def __repr__(self) -> str:
+        return f"Column({self._name!r}, {_name_of(self._model)})"
+
+    def put(self, row_key: RowKey, ref_key: int, document: T, *, codec: str | None = None) -> Put:
+        """Write a document as one version; see ``Datastore.put_cell``."""
+        body = self._body(document, cell_key(row_key, self._name, ref_key))
+        return self._store.put_cell(row_key, self._name, ref_key, body, codec=codec)
+
+    def put_many(self, documents: Iterable[tuple[RowKey, int, T]], *, codec: str | None = None) -> list[Put]:
+        """Write a batch of documents, each with its row_key and ref_key; see ``Datastore.put_cells``."""
+        cells = [
+            NewCell(row_key, self._name, ref_key, self._body(document, cell_key(row_key, self._name, ref_key)))
+            for row_key, ref_key, document in documents
+        ]
+        return self._store.put_cells(cells, codec=codec)
+
+    def append(self, row_key: RowKey, document: T, *, if_latest: int | None = None, codec: str | None = None) -> Put:
+        """Write a document as the next version; see ``Datastore.append_cell``."""
+        body = self._body(document, f"({row_key!s}, {self._name}, next)")
+        return self._store.append_cell(row_key, self._name, body, if_latest=if_latest, codec=codec)
+
+    def get(self, row_key: RowKey, ref_key: int, *, read_from: ReadFrom = "primary") -> Cell[T] | None:
+        """Read one version; see ``Datastore.get_cell``."""
+        return self._typed(self._store.get_cell(row_key, self._name, ref_key, read_from=read_from))
+
+    def latest(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> Cell[T] | None:
+        """Read the latest version; see ``Datastore.get_cell_latest``."""
+        return self._typed(self._store.get_cell_latest(row_key, self._name, read_from=read_from))
+
+    def latest_of(self, row_keys: Iterable[RowKey], *, read_from: ReadFrom = "primary") -> dict[uuid.UUID, Cell[T]]:
+        """Read the latest versions in many rows, by row_key; see ``Datastore.get_cells_latest``."""
+        cells = self._store.get_cells_latest([(row_key, self._name) for row_key in row_keys], read_from=read_from)
+        return {row_key: self._converted(cell) for (row_key, _), cell in cells.items()}
+
+    def versions(
+        self,
+        row_key: RowKey,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        descending: bool = True,
+        limit: int | None = None,
+        read_from: ReadFrom = "primary",
+    ) -> Iterator[Cell[T]]:
+        """Iterate over the versions of a row; see ``Datastore.get_versions``."""
+        cells = self._store.get_versions(
+            row_key,
+            self._name,
+            after=after,
+            before=before,
+            descending=descending,
+            limit=limit,
+            read_from=read_from,
+        )
+        return map(self._converted, cells)
+
+    def _body(self, document: T, cell: CellKey | str) -> JSONDocument:
+        try:
+            body = self._dump(document)
+            self._load(body)
+        except self._refusals as error:
+            raise InvalidBody(
+                f"cell {cell}: this {_name_of(self._model)} could not be read back: {_reason(error)}. "
+                "Nothing was written"
+            ) from error
+        return body
+
+    def _typed(self, cell: Cell | None) -> Cell[T] | None:
+        return None if cell is None else self._converted(cell)
+
+    def _converted(self, cell: Cell) -> Cell[T]:
+        body = cell.body
+        if self._upcast is not None:
+            try:
+                body = self._upcast(body)
+            except Exception as error:
+                error.add_note(f"raised by upcast for cell {cell.key}")
+                raise
+        try:
+            document = self._load(body)
+        except self._refusals as error:
+            raise DocumentMismatch(cell.key, _name_of(self._model), _reason(error)) from error
+        return type(cell)(cell.row_key, cell.column_name, cell.ref_key, document, cell.added_id, cell.created_at)
+
+
+def _name_of(model: Any) -> str:
+    return getattr(model, "__qualname__", None) or repr(model)
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of a conversion error; pydantic's own also has values of the document."""
+    details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details) or str(error)
+
+
+def _conversion(
+    model: type[T],
+) -> tuple[Callable[[T], JSONDocument], Callable[[JSONDocument], T], tuple[type[Exception], ...]]:
+    """Return functions that convert a model to a document and back, and the errors that they raise.
+
+    Raises:
+        InvalidInput: msgspec is not installed, or does not support the model.
+    """
+    if hasattr(model, "__pydantic_validator__"):
+        pydantic, core = importlib.import_module("pydantic"), importlib.import_module("pydantic_core")
+        adapter = pydantic.TypeAdapter(model)
+
+        def dump(document: T) -> JSONDocument:
+            return adapter.dump_python(document, mode="json", by_alias=True, round_trip=True, warnings="error")
+
+        def load(body: JSONDocument) -> T:
+            # As JSON text, so that strict models accept a datetime as text too.
+            return adapter.validate_json(core.to_json(body, inf_nan_mode="constants"))  # type: ignore[no-any-return]
+
+        return dump, load, (TypeError, ValueError)
+    try:
+        msgspec = importlib.import_module("msgspec")
+    except ImportError:
+        raise InvalidInput(
+            f"documents of {_name_of(model)} need msgspec: pip install 'schemaless-store[typed]'"
+        ) from None
+    try:
+        msgspec.json.Decoder(model)
+    except TypeError as error:
+        raise InvalidInput(f"{_name_of(model)} cannot be the model of a column: {error}") from error
+    return (
+        # Through JSON text, because to_builtins keeps tuples.
+        lambda document: json.loads(json.dumps(msgspec.to_builtins(document, str_keys=True))),
+        lambda body: msgspec.convert(body, model, str_keys=True),
+        (TypeError, ValueError, msgspec.MsgspecError),
+    )

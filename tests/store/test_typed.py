@@ -1,0 +1,206 @@
+"""Columns of typed documents: dataclasses, ``msgspec.Struct`` and pydantic models."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import uuid
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemaless import CellConflict, DocumentMismatch, InvalidBody, InvalidInput, LatestChanged
+from tests.cases import each
+
+pytestmark = pytest.mark.mysql
+
+
+class Status(enum.Enum):
+    OPEN = "open"
+    PAID = "paid"
+
+
+@dataclass
+class Leg:
+    miles: float
+    stops: tuple[str, ...] = ()
+
+
+@dataclass
+class Trip:
+    driver: uuid.UUID
+    fare: Decimal
+    status: Status
+    requested_at: datetime
+    day: date
+    legs: list[Leg] = field(default_factory=list)
+    notes: dict[int, str | None] = field(default_factory=dict)
+
+
+class StructTrip(msgspec.Struct):
+    driver: uuid.UUID
+    fare: Decimal
+    status: Status
+    requested_at: datetime
+    day: date
+    legs: list[Leg] = []
+    notes: dict[int, str | None] = {}
+
+
+class PydanticTrip(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+
+    driver: uuid.UUID
+    fare: Decimal
+    status: Status
+    requested_at: datetime
+    day: date = pydantic.Field(alias="on_day")
+    legs: list[Leg] = []
+    notes: dict[int, str | None] = {}
+
+    @pydantic.computed_field
+    def cents(self) -> int:
+        return round(self.fare * 100)
+
+
+FIELDS: dict[str, Any] = {
+    "driver": uuid.UUID(int=7),
+    "fare": Decimal("12.50"),
+    "status": Status.PAID,
+    "requested_at": datetime(2026, 3, 29, 1, 30, 0, 250_000, timezone(timedelta(hours=5, minutes=30))),
+    "day": date(2026, 3, 29),
+    "legs": [Leg(1.0, ("JFK", "EWR")), Leg(0.1)],
+    "notes": {3: "late", -1: None},
+}
+STORED: dict[str, Any] = {
+    "driver": "00000000-0000-0000-0000-000000000007",
+    "fare": "12.50",
+    "status": "paid",
+    "requested_at": "2026-03-29T01:30:00.250000+05:30",
+    "day": "2026-03-29",
+    "legs": [{"miles": 1.0, "stops": ["JFK", "EWR"]}, {"miles": 0.1, "stops": []}],
+    "notes": {"3": "late", "-1": None},
+}
+
+
+def made(model: type, **fields: Any) -> Any:
+    """Return an instance of one of the models."""
+    return model(**{("on_day" if key == "day" and model is PydanticTrip else key): fields[key] for key in fields})
+
+
+@each("model", [Trip, StructTrip, PydanticTrip])
+def test_documents_are_written_as_the_model_says_and_come_back_as_declared(store, new_row, model):
+    """By every call of a column; other readers see plain JSON documents."""
+    row = new_row()
+    trips, trip, later = store.column("BASE", model), made(model, **FIELDS), made(model, **{**FIELDS, "legs": []})
+    stored = {("on_day" if key == "day" and model is PydanticTrip else key): STORED[key] for key in STORED}
+    assert trips.latest(row) is None
+    put = trips.put(row, 1, trip)
+
+    assert (put.created, trips.put(row, 1, trip).created) == (True, False)
+    assert store.get_cell(row, "BASE", 1).body == stored
+    assert trips.get(row, 1).body == trip
+    assert (trips.get(row, 1).added_id, trips.get(row, 2)) == (put.added_id, None)
+    with pytest.raises(CellConflict):
+        trips.put(row, 1, later)
+    assert trips.append(row, later, if_latest=1).key.ref_key == 2
+    with pytest.raises(LatestChanged):
+        trips.append(row, trip, if_latest=1)
+    assert trips.latest(row).body == later
+    assert [cell.body for cell in trips.versions(row, descending=False, limit=2)] == [trip, later]
+    others = [new_row(), new_row()]
+    assert all(put.created for put in trips.put_many([(other, 5, trip) for other in others]))
+    found = trips.latest_of([row, *others, new_row()])
+    assert {key: cell.body for key, cell in found.items()} == {row: later, **dict.fromkeys(others, trip)}
+
+
+@each("model", [Trip, StructTrip, PydanticTrip])
+def test_documents_of_another_shape_are_named_or_upcast(store, new_row, model):
+    """Upcast sees each document once, on reading only, and the stored cell stays."""
+    row, seen = new_row(), []
+
+    def upcast(document: dict[str, Any]) -> dict[str, Any]:
+        seen.append(document.get("shape", 2))
+        if document.pop("shape", 2) == 1:
+            document["fare"] = f"{document.pop('cents') / 100:.2f}"
+        return document
+
+    trips = store.column("BASE", model, upcast=upcast)
+    old = store.column("BASE", model)
+    trips.put(row, 2, made(model, **FIELDS))
+    older = {**store.get_cell(row, "BASE", 2).body, "cents": 1250, "shape": 1}
+    del older["fare"]
+    store.put_cell(row, "BASE", 1, older)
+
+    assert seen == []
+    assert [cell.body for cell in trips.versions(row)] == [made(model, **FIELDS)] * 2
+    assert seen == [2, 1]
+    assert store.get_cell(row, "BASE", 1).body == older
+    with pytest.raises(DocumentMismatch, match=rf"cell \({row}, BASE, 1\): .* is not a .*Trip: .*fare") as error:
+        old.get(row, 1)
+    assert error.value.key == (row, "BASE", 1)
+    with pytest.raises(KeyError) as raised:
+        store.column("BASE", model, upcast=lambda document: document["shape"]).latest(row)
+    assert raised.value.__notes__ == [f"raised by upcast for cell ({row}, BASE, 2)"]
+
+
+@pytest.mark.guarantee("refused-before-io")
+@each("model", [Trip, StructTrip, PydanticTrip])
+def test_what_would_not_read_back_is_not_written(store, new_row, model):
+    """Dataclasses and structs do not check their fields; NaN is refused as in any document."""
+    row, trips, trip = new_row(), store.column("BASE", model), made(model, **FIELDS)
+    trip.legs = [Leg(float("nan"))]
+    with pytest.raises(InvalidBody, match=r"body\.legs\[0\]\.miles: nan is not a JSON number"):
+        trips.put(row, 1, trip)
+    trip.legs, trip.fare = [], "twelve"
+    for write in (
+        lambda: trips.put(row, 1, trip),
+        lambda: trips.append(row, trip),
+        lambda: trips.put_many([(row, 1, trip)]),
+    ):
+        with pytest.raises(InvalidBody, match=rf"cell \({row}, BASE, (1|next)\): this \w*Trip could not be read back"):
+            write()
+
+    assert store.get_row(row) == {}
+
+
+def test_a_model_that_cannot_be_converted_is_refused_at_once(store, monkeypatch):
+    """With the line that installs what is missing."""
+    with pytest.raises(InvalidInput, match="cannot be the model of a column"):
+        store.column("BASE", dict[str, Trip | StructTrip])
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    with pytest.raises(InvalidInput, match=r"Trip need msgspec: pip install 'schemaless-store\[typed\]'"):
+        store.column("BASE", Trip)
+
+
+OFFSETS = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+MILES = st.floats(allow_nan=False, allow_infinity=False)
+TRIPS = st.fixed_dictionaries(
+    {
+        "driver": st.uuids(),
+        "fare": st.decimals(allow_nan=False, allow_infinity=False),
+        "status": st.sampled_from(Status),
+        "requested_at": st.datetimes(timezones=st.none() | OFFSETS),
+        "day": st.dates(),
+        "legs": st.lists(st.builds(Leg, MILES, st.tuples(st.text())), max_size=3),
+        "notes": st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.none() | st.text(), max_size=3),
+    }
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(TRIPS, min_size=1, max_size=8), st.sampled_from([Trip, StructTrip, PydanticTrip]))
+def test_any_document_comes_back_equal(store, new_row, documents, model):
+    """Whatever its values, through real servers."""
+    trips = store.column("BASE", model)
+    written = {new_row(): made(model, **fields) for fields in documents}
+    trips.put_many([(row, 1, trip) for row, trip in written.items()])
+
+    assert {row: cell.body for row, cell in trips.latest_of(written).items()} == written
