@@ -6,11 +6,15 @@ import re
 import secrets
 import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from schemaless.cell import CellKey, RowKey
 from schemaless.errors import InvalidCell, InvalidInput
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 MAX_REF_KEY: Final = (1 << 63) - 1
 """Highest ref_key: the maximum of a signed BIGINT."""
@@ -109,6 +113,43 @@ def check_created_at(created_at: object) -> datetime | None:
     if in_utc is None or in_utc.year < 1000:
         raise InvalidCell(f"created_at must be in the years 1000 to 9999, got {_short(created_at)}")
     return in_utc
+
+
+def check_each(values: Iterable[T], name: str, check: Callable[[T], U]) -> Iterator[U]:
+    """Yield ``check(value)`` for each element of an argument called ``name``.
+
+    Raises:
+        InvalidInput: the argument is text, bytes, or not iterable at all.
+        InvalidInput, InvalidCell: an element is invalid; the message begins with its position, such as ``cells[3]``.
+    """
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{name} must be a list or another iterable, got {_short(values)}")
+    for position, value in enumerate(values):
+        try:
+            yield check(value)
+        except (InvalidInput, InvalidCell) as error:
+            raise type(error)(f"{name}[{position}]: {error}") from None
+
+
+def check_column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return distinct names of columns, in order; None is returned unchanged.
+
+    Raises:
+        InvalidInput: ``columns`` is not an iterable of names.
+        InvalidCell: a name is invalid.
+    """
+    return None if columns is None else tuple(dict.fromkeys(check_each(columns, "columns", check_column_name)))
+
+
+def check_type(value: T, kind: type[T], name: str) -> T:
+    """Return ``value`` if it is an instance of ``kind``.
+
+    Raises:
+        InvalidInput: it is not; the message calls it ``name``.
+    """
+    if isinstance(value, kind):
+        return value
+    raise InvalidInput(f"{name} must be of type {kind.__name__}, got {type(value).__name__}: {_short(value)}")
 
 
 def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:

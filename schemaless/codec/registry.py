@@ -126,5 +126,5 @@ def codec_named(name: str) -> Codec:
     """
     try:
         return _CODECS[name]
-    except KeyError:
+    except (KeyError, TypeError):
         raise UnknownCodec(f"no codec is called {name!r}; use one of {', '.join(_CODECS)}") from None

@@ -11,9 +11,12 @@ from schemaless.base.keys import (
     cell_key,
     check_column_name,
     check_created_at,
+    check_each,
     check_ref_key,
+    check_type,
     row_key_bytes,
 )
+from schemaless.base.numbers import check_number
 from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
@@ -97,8 +100,10 @@ class Datastore:
         """Decode stored bytes, using this datastore's dictionaries.
 
         Raises:
+            InvalidInput: ``body`` is not bytes.
             CorruptBody: the bytes do not decode.
         """
+        check_type(body, bytes, "body")
         return decode_body(body, self._internals.limits, self._internals.dictionaries)
 
     def shard_of(self, row_key: RowKey) -> int:
@@ -164,8 +169,7 @@ class Datastore:
             InvalidCell, CellConflict, CellErased, OutcomeUnknown: as for ``put_cell``. If several cells exist with
                 another body or were erased, ``others`` has the further errors.
         """
-        if not isinstance(bodies, Mapping):
-            raise InvalidInput(f"bodies must map names of columns to documents, got {bodies!r:.80}")
+        check_type(bodies, Mapping, "bodies")  # type: ignore[type-abstract]
         row = uuid.UUID(bytes=row_key_bytes(row_key))
         cells: list[EncodedCell] = []
         for name, body in bodies.items():
@@ -195,22 +199,24 @@ class Datastore:
             One ``Put`` per cell, in the same order.
 
         Raises:
+            InvalidInput: an element is not a ``NewCell``; nothing was sent.
             InvalidCell: a key or a body is invalid, or a key occurs with two bodies; nothing was sent.
             BatchError: at least one shard failed. ``written`` and ``not_written`` list the cells, and ``causes`` has
                 the error of each failed shard, such as ``CellConflict`` or ``OutcomeUnknown``; ``conflicts`` and
                 ``erased`` list the cells that these errors are about.
         """
         chosen = None if codec is None else codec_named(codec)
-        encoded: list[EncodedCell] = []
-        for position, cell in enumerate(cells):
+
+        def encoded(cell: NewCell) -> EncodedCell:
+            check_type(cell, NewCell, "a cell")
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
             try:
                 body = self._encode(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
             except InvalidBody as error:
-                raise InvalidBody(f"cell {position} of the batch, {key}: {error}. Nothing was written") from None
-            at = check_created_at(cell.created_at)
-            encoded.append(encoded_cell(key, body, lambda document=cell.body: document, at))  # type: ignore[misc]
-        return self._cells.put_batch(encoded, look_first)
+                raise InvalidBody(f"{key}: {error}. Nothing was written") from None
+            return encoded_cell(key, body, lambda: cell.body, check_created_at(cell.created_at))
+
+        return self._cells.put_batch([*check_each(cells, "cells", encoded)], look_first)
 
     def append_cell(
         self,
@@ -271,13 +277,14 @@ class Datastore:
             equal.
 
         Raises:
+            InvalidInput: an element is not a ``NewStoredCell``, or its body is not bytes; nothing was sent.
             CorruptBody: a body does not decode; nothing was sent.
             BodyTooLarge: a body is larger than 16 MiB - 1; nothing was sent.
             InvalidCell, BatchError: as for ``put_cells``.
         """
         encoded = []
-        for cell in cells:
-            encoded.append(encoded_stored(cell, self.decode))
+        for cell in check_each(cells, "cells", lambda cell: encoded_stored(cell, self.decode)):
+            encoded.append(cell)
             if not trusted:
                 self.decode(cell.body)
         return self._cells.put_batch(encoded, look_first)
@@ -339,6 +346,8 @@ class Datastore:
             The cells by row_key and column_name. Missing and erased cells are left out.
 
         Raises:
+            InvalidInput: ``keys`` is not an iterable of pairs.
+            InvalidCell: a row_key or a column name is invalid.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_cell``, if any of the cells is missing from a replica; ``found`` has the cells
                 that were found.
@@ -359,6 +368,7 @@ class Datastore:
             The cells by column name, ordered by name; an empty dict if the row does not exist.
 
         Raises:
+            InvalidInput: ``columns`` is not an iterable.
             InvalidCell: the row_key or a column name is invalid.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_cell``, if the replica has no such cell of the row.
@@ -383,7 +393,8 @@ class Datastore:
             are left out.
 
         Raises:
-            InvalidCell: a row_key or a column name is invalid.
+            InvalidInput: ``row_keys`` or ``columns`` is not an iterable.
+            InvalidCell: a row_key or a column name is invalid; the message gives its position.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_row``, if any of the rows is missing from a replica; ``found`` has the cells that
                 were found.
@@ -666,7 +677,8 @@ class Datastore:
             LocationLost, FeedRefused, CorruptBody: while iterating, as for ``get_cells_for_shard``.
         """
         self._check_feed(shard, location, limit, column_name, read_from)
-        poll = poll_s if follow else None
+        check_number("poll_s", poll_s)
+        poll = max(0, poll_s) if follow else None
         pages = self._changes.pages(shard, location, limit, column_name, read_from, poll)
         return (self._reader.cell(row, shard) for page in pages for row in page.rows)
 
@@ -678,17 +690,17 @@ class Datastore:
             timeout_s: maximum time to wait for open transactions, in seconds.
 
         Raises:
-            InvalidInput: there is no such shard.
+            InvalidInput: there is no such shard, or ``timeout_s`` is not a number.
             ServerTimeout: a transaction stayed open for longer than ``timeout_s``.
             FeedRefused: as for ``get_cells_for_shard``.
         """
+        check_number("timeout_s", timeout_s)
         return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
 
     def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: FeedFrom) -> None:
         check_shard(shard, self._shard_count)
         self._internals.shards.node_of(shard, read_from)
-        if type(location) is not int or not 0 <= location < 1 << 64:
-            raise InvalidInput(f"location must be 0 or an added_id, got {location!r}")
+        _check_location(location, "location")
         if type(limit) is not int or not 1 <= limit <= _MAX_PAGE_CELLS:
             raise InvalidInput(f"limit must be an int from 1 to {_MAX_PAGE_CELLS:,}, got {limit!r}")
         if column_name is not None:
@@ -755,9 +767,12 @@ class Datastore:
             column_name: return only cells of this column. Bodies of other columns are not fetched.
 
         Raises:
-            InvalidInput: there is no such shard.
+            InvalidInput: there is no such shard, or a bound is not an added_id.
             InvalidCell: the column name is invalid.
         """
+        _check_location(after, "after")
+        if up_to is not None:
+            _check_location(up_to, "up_to")
         return self._internals.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
 
     def _encode(self, document: JSONDocument, codec: Codec) -> bytes:
@@ -765,3 +780,8 @@ class Datastore:
 
     def _codec(self, name: str | None, column_name: str) -> Codec:
         return self._internals.columns.codec_for(column_name) if name is None else codec_named(name)
+
+
+def _check_location(location: int, name: str) -> None:
+    if type(location) is not int or not 0 <= location < 1 << 64:
+        raise InvalidInput(f"{name} must be 0 or an added_id, got {location!r:.80}")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 
-from schemaless.base.keys import check_column_name
+from schemaless.base.keys import check_column_name, check_each
 from schemaless.cell import StoredCell
 from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
@@ -178,7 +178,8 @@ class Internals:
             InvalidInput: there is no shard with one of these numbers.
         """
         count = self.topology.shard_count
-        return sorted({check_shard(shard, count) for shard in (range(count) if shards is None else shards)})
+        chosen = range(count) if shards is None else shards
+        return sorted({*check_each(chosen, "shards", lambda shard: check_shard(shard, count))})
 
     def databases_by_node(self, shards: Iterable[int]) -> dict[Node, dict[str, int]]:
         """Return the databases of these shards, with their shard numbers, grouped by primary."""

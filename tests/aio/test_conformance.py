@@ -13,6 +13,7 @@ from tests.store.cells.test_append import (  # noqa: F401 - collected here
     test_the_same_body_twice_is_two_cells,
 )
 from tests.store.cells.test_reading import (  # noqa: F401
+    test_arguments_of_the_wrong_type_are_refused,
     test_columns_are_independent_and_case_counts,
     test_datastore_is_neither_copied_nor_pickled,
     test_every_format_at_once_reads_the_same_through_every_call,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from schemaless.base.keys import check_column_name
+from schemaless.base.keys import check_column_name, check_each, check_type
 from schemaless.errors import InvalidInput
 from schemaless.store.indexes.definition import parse_field
 
@@ -158,7 +158,7 @@ def typed_columns(declarations: Iterable[str], columns: Sequence[str] | None) ->
     Raises:
         InvalidInput: a declaration is invalid, or two have the same name.
     """
-    parsed = tuple(_parse(declared, columns) for declared in declarations)
+    parsed = tuple(check_each(declarations, "fields", lambda declared: _parse(declared, columns)))
     names = [column.name for column in parsed]
     for name in names:
         if name in KEY_COLUMNS:
@@ -169,7 +169,7 @@ def typed_columns(declarations: Iterable[str], columns: Sequence[str] | None) ->
 
 
 def _parse(declared: str, columns: Sequence[str] | None) -> TypedColumn:
-    any_length = declared.endswith(f":{_ANY_LENGTH}")
+    any_length = check_type(declared, str, "a typed column").endswith(f":{_ANY_LENGTH}")
     limited = declared + _MAX_DIGITS if any_length else declared
     only = columns[0] if columns is not None and len(columns) == 1 else None
     name, equals, place = limited.rpartition("=")

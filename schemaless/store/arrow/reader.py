@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from schemaless.base.keys import check_column_name
+from schemaless.base.keys import check_column_name, check_type
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import InvalidInput
 from schemaless.store.arrow.batches import Batches, load
@@ -68,7 +68,7 @@ def _starts(internals: Internals, shards: Sequence[int], since: Since) -> dict[i
         if since.tzinfo is None:
             raise InvalidInput(f"since must be a time with an offset, such as datetime.now(UTC), got {since!r}")
         return {shard: internals.location_since(shard, since) for shard in shards}
-    for shard, location in since.items():
+    for shard, location in check_type(since, Mapping, "since").items():  # type: ignore[type-abstract]
         check_shard(shard, internals.topology.shard_count)
         if type(location) is not int or not 0 <= location < 1 << 64:
             raise InvalidInput(f"since must give an added_id for each shard, got {location!r} for shard {shard}")

@@ -11,7 +11,14 @@ from itertools import filterfalse
 from operator import itemgetter
 from typing import Any, Final, cast
 
-from schemaless.base.keys import MAX_REF_KEY, check_column_name, check_ref_key, row_key_bytes
+from schemaless.base.keys import (
+    MAX_REF_KEY,
+    check_column_name,
+    check_column_names,
+    check_each,
+    check_ref_key,
+    row_key_bytes,
+)
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import Limits, decode_body
@@ -233,7 +240,7 @@ class Reader:
         """Read the latest version of each ``(row_key, column_name)``."""
         source = _source(read_from)
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
-        wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
+        wanted = dict.fromkeys(check_each(keys, "keys", _checked_pair))
         for pair in wanted:
             by_shard.setdefault(self._shard_of(pair[0]), []).append(pair)
         cells: dict[tuple[uuid.UUID, str], Cell] = {}
@@ -249,7 +256,7 @@ class Reader:
 
     def row(self, row_key: RowKey, columns: Iterable[str] | None, read_from: ReadFrom) -> dict[str, Cell]:
         """Read the latest cell of each column of a row, or of some columns."""
-        source, row, names = _source(read_from), row_key_bytes(row_key), _column_names(columns)
+        source, row, names = _source(read_from), row_key_bytes(row_key), check_column_names(columns)
         if names == ():
             return {}
         shard = self._shard_of(row)
@@ -264,8 +271,8 @@ class Reader:
         self, row_keys: Iterable[RowKey], columns: Iterable[str] | None, read_from: ReadFrom
     ) -> dict[uuid.UUID, dict[str, Cell]]:
         """Read the latest cell of each column of many rows, or of some columns."""
-        source, names = _source(read_from), _column_names(columns)
-        wanted = list(dict.fromkeys(map(row_key_bytes, row_keys)))
+        source, names = _source(read_from), check_column_names(columns)
+        wanted = list(dict.fromkeys(check_each(row_keys, "row_keys", row_key_bytes)))
         if names == ():
             return {}
         found: dict[bytes, dict[str, Cell]] = {row: {} for row in wanted}
@@ -365,12 +372,14 @@ def _described(row: bytes, column_name: str) -> str:
     return f"a cell of row {row.hex()} in column {column_name}"
 
 
-def _column_names(columns: Iterable[str] | None) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(dict.fromkeys(map(check_column_name, columns)))
-
-
 def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
     return row_key_bytes(row_key), check_column_name(column_name)
+
+
+def _checked_pair(pair: object) -> tuple[bytes, str]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise InvalidInput(f"expected a pair of row_key and column_name, got {pair!r:.80}")
+    return _pair(*pair)
 
 
 def only_requested(wanted: Container[Any], key: slice) -> Check:

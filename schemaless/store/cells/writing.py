@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from schemaless.base.keys import cell_key, check_created_at, check_ref_key
+from schemaless.base.keys import cell_key, check_created_at, check_ref_key, check_type
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import check_length, describe_body, erasure_of, is_erased, same_put
@@ -82,11 +82,13 @@ def encoded_stored(cell: NewStoredCell, decode: Callable[[bytes], JSONDocument])
     """Return an encoded cell ready to write; its body is not decoded.
 
     Raises:
+        InvalidInput: the cell is not a ``NewStoredCell``, or its body is not bytes.
         InvalidCell: the key or created_at is invalid.
         BodyTooLarge: the body is larger than 16 MiB - 1.
     """
+    check_type(cell, NewStoredCell, "a cell")
     key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
-    body = check_length(cell.body)
+    body = check_length(check_type(cell.body, bytes, "a stored body"))
     return encoded_cell(key, body, lambda: decode(body), check_created_at(cell.created_at))
 
 

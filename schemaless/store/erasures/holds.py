@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from schemaless.base.keys import row_key_bytes
+from schemaless.base.keys import check_type, row_key_bytes
 from schemaless.base.runner_names import who
 from schemaless.cell import RowKey
 from schemaless.errors import InvalidInput, RowHeld, ServerTimeout
@@ -57,7 +57,7 @@ def check_reason(reason: str) -> str:
     Raises:
         InvalidInput: it is not 1 to 64 characters of ``[A-Za-z0-9_.:-]``.
     """
-    if not _REASON.fullmatch(reason):
+    if not _REASON.fullmatch(check_type(reason, str, "reason")):
         raise InvalidInput(
             "a reason must be a code of 1 to 64 characters of [A-Za-z0-9_.:-], such as gdpr-art-17 or ticket-4711, "
             f"got {reason!r}; it is kept forever, so it must not name a person"

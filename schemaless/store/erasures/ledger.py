@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from schemaless.base.keys import check_column_name, check_ref_key, row_key_bytes
+from schemaless.base.keys import check_column_name, check_ref_key, check_type, row_key_bytes
 from schemaless.base.runner_names import who
 from schemaless.cell import RowKey
 from schemaless.errors import InvalidInput
@@ -183,7 +183,7 @@ class Ledger:
             raise InvalidInput("an erasure needs at least one row to erase")
         rows = {row_key for _, row_key, *_ in keys}
         token = secrets.token_bytes(16)
-        author = requested_by or who()
+        author = check_type(requested_by or who(), str, "requested_by")
 
         def operation(connection: Connection) -> int:
             # The entry exists already if this operation is repeated after its reply was lost.

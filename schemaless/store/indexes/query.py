@@ -14,10 +14,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
-from schemaless.base.keys import check_column_name, row_key_bytes
+from schemaless.base.keys import check_column_names, check_each, check_type, row_key_bytes
+from schemaless.base.numbers import check_number
 from schemaless.cell import Cell, RowKey
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.store.indexes import sql
@@ -216,8 +217,10 @@ class Index:
 
         Raises:
             InvalidCell: the row_key is invalid.
+            InvalidInput: ``timeout_s`` is not a number.
             UnknownIndex, IndexNotReady, ServerError: as for ``query``.
         """
+        check_number("timeout_s", timeout_s)
         row, deadline_s, pause_s = row_key_bytes(row_key), time.monotonic() + timeout_s, _FIRST_POLL_S
         while not self._is_current(self._registry.ready(self._name), row):
             if time.monotonic() >= deadline_s:
@@ -300,31 +303,32 @@ def check_query(
     check_shard_field(definition, equals)
     if type(limit) is not int or not 1 <= limit <= _MAX_LIMIT:
         raise InvalidInput(f"limit must be an int from 1 to {_MAX_LIMIT:,}, got {limit!r}")
-    tests = [_test(definition, name, "=", value) for name, value in equals.items()]
-    tests += [_test(definition, *condition) for condition in where]
+    tests = [_test(definition, (name, "=", value)) for name, value in equals.items()]
+    tests += check_each(where, "where", partial(_test, definition))
     tests.sort(key=lambda test: test.field is not definition.shard_field)
     fixed = {test.field.name for test in tests if test.operator == "="}
     free = [field.name for field in definition.fields if field.name not in fixed]
-    descending = order_by is not None and order_by.startswith("-")
+    descending = order_by is not None and check_type(order_by, str, "order_by").startswith("-")
     if order_by is not None and (not free or order_by.removeprefix("-") != free[0]):
         raise InvalidInput(
             f"this query of index {definition.name} can order rows only by {free[0] if free else 'row_key'}, not by "
             f"{order_by!r}. To order by that, give each field before it a condition with '=', or declare an index "
             "with its fields in another order"
         )
-    for name in columns or ():
-        check_column_name(name)
-    chosen = definition.sources if columns is None else tuple(columns)
-    return Query(tuple(tests), descending, limit, chosen)
+    chosen = check_column_names(columns)
+    return Query(tuple(tests), descending, limit, definition.sources if chosen is None else chosen)
 
 
-def _test(definition: Definition, name: str, comparison: str, value: Any) -> Test:
-    field = definition.field(name)
-    if comparison not in _TESTS or (value is None and comparison not in ("=", "!=")):
+def _test(definition: Definition, condition: object) -> Test:
+    name, comparison, value = "", "", None
+    if isinstance(condition, (tuple, list)) and len(condition) == 3:
+        name, comparison, value = condition
+    if comparison not in [*_TESTS] or (value is None and comparison not in ("=", "!=")):
         raise InvalidInput(
             f"a condition is a field, one of {' '.join(_TESTS)}, and a value (None only with = and !=); got "
-            f"{(name, comparison, value)!r}"
+            f"{condition!r:.200}"
         )
+    field = definition.field(name)
     return Test(field, comparison, None if value is None else field.argument(value))
 
 

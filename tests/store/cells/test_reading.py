@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, connect
+from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, UnknownCodec, connect
 from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.store.internals import internals_of
@@ -131,6 +131,50 @@ def test_get_versions_bad_arguments_raise_at_once(store, row):
         store.get_versions(row, "BASE", limit=-1)
     with pytest.raises(InvalidCell, match="ref_key"):
         store.get_versions(row, "BASE", after="3")
+
+
+def test_arguments_of_the_wrong_type_are_refused(store, row):
+    """Before any I/O, by an error of the library that names the argument and the position in it."""
+    cell, stored = NewCell(row, "BASE", 1, {}), NewStoredCell(row, "BASE", 1, b"{}")
+    refused = {
+        r"cells\[0\]: a cell must be of type NewCell, got int: 1": lambda: store.put_cells([1]),
+        r"cells\[1\]: a cell must be of type NewCell, got NewStoredCell": lambda: store.put_cells(iter([cell, stored])),
+        r"cells must be a list or another iterable, got None": lambda: store.put_cells(None),
+        r"cells must be a list or another iterable, got 'abc'": lambda: store.put_stored_cells("abc"),
+        r"cells\[1\]: a cell must be of type NewStoredCell": lambda: store.put_stored_cells([stored, cell]),
+        r"cells\[0\]: a stored body must be of type bytes, got str: '{}'": lambda: store.put_stored_cells(
+            [NewStoredCell(row, "BASE", 1, "{}")], trusted=True
+        ),
+        r"cells\[1\]: row_key must be a uuid.UUID or 16 bytes": lambda: store.put_cells(
+            [cell, NewCell("text", "BASE", 1, {})]
+        ),
+        r"bodies must be of type Mapping": lambda: store.put_row(row, [("BASE", 1)], 1),
+        r"no codec is called \['msgpack'\]": lambda: store.put_cell(row, "BASE", 1, {}, codec=["msgpack"]),
+        r"keys\[0\]: expected a pair of row_key and column_name, got None": lambda: store.get_cells_latest([None]),
+        r"keys\[0\]: expected a pair .*, got 'a'": lambda: store.get_cells_latest({"a": 1}),
+        r"keys\[1\]: column_name": lambda: store.get_cells_latest([(row, "BASE"), (row, None)]),
+        r"keys must be a list": lambda: store.get_cells_latest(1),
+        r"row_keys must be a list or another iterable, got 'abc'": lambda: store.get_rows("abc"),
+        r"row_keys must be a list or another iterable, got b'": lambda: store.get_rows(row.bytes),
+        r"row_keys\[1\]: row_key must be": lambda: store.get_rows([row, None]),
+        r"columns must be a list or another iterable, got 'BASE'": lambda: store.get_row(row, columns="BASE"),
+        r"columns\[0\]: column_name must be": lambda: store.get_rows([row], columns=[1]),
+        r"body must be of type bytes, got str": lambda: store.decode("{}"),
+        r"poll_s must be a number": lambda: store.iter_shard(0, follow=True, poll_s="1"),
+        r"timeout_s must be a number, got NoneType": lambda: store.end_of_shard(0, timeout_s=None),
+        r"after must be 0 or an added_id, got '1'": lambda: store.scan_shard(0, after="1"),
+        r"up_to must be 0 or an added_id, got nan": lambda: store.scan_shard(0, up_to=float("nan")),
+        r"fields must be a list or another iterable, got 'a:int'": lambda: list(store.arrow("BASE", fields="a:int")),
+        r"fields\[1\]: a typed column must be of type str": lambda: list(store.arrow("BASE", fields=["a:int", 1])),
+        r"shards must be a list": lambda: list(store.arrow("BASE", shards=1)),
+        r"shards\[1\]: ": lambda: list(store.arrow("BASE", shards=[0, "1"])),
+        r"since must be of type Mapping": lambda: list(store.arrow("BASE", since="2026-01-01")),
+        r"reason must be of type str, got int": lambda: store.erase(row, reason=1),
+        r"requested_by must be of type str": lambda: store.erase(row, reason="test", requested_by=["me"]),
+    }
+    for message, call in refused.items():
+        with pytest.raises((InvalidInput, InvalidCell, UnknownCodec), match=f"^{message}"):
+            call()
 
 
 def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):

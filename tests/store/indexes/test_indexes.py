@@ -261,7 +261,12 @@ def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fr
         ({"city": "three"}, "field city is of type int, but 'three' does not fit that type"),
         ({"order_by": "city"}, "can order rows only by at, not by 'city'"),
         ({"limit": 0}, "limit must be an int from 1 to 1,000"),
-        ({"columns": ["no such"]}, "column_name"),
+        ({"columns": ["no such"]}, r"columns\[0\]: column_name"),
+        ({"columns": "BASE"}, "columns must be a list or another iterable, got 'BASE'"),
+        ({"order_by": 1}, "order_by must be of type str"),
+        ({"where": [("city", "=", 1), ("city", ["="], 1)]}, r"where\[1\]: a condition is a field"),
+        ({"where": ["city"]}, r"where\[0\]: a condition is a field.*got 'city'"),
+        ({"where": 1}, "where must be a list"),
     ],
 )
 def test_an_impossible_query_says_which_ones_are_possible(query, said):
@@ -326,6 +331,8 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 
     assert index.wait(row, timeout_s=0)
     assert index.wait(new_row(), timeout_s=0)
+    with pytest.raises(InvalidInput, match="timeout_s must be a number"):
+        index.wait(row, timeout_s="1")
 
 
 # ---- another definition, dropping
