@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.base.parts import parts
 from schemaless.errors import LeaseLost
 from schemaless.ops.export.manifest import (
     DataFile,
@@ -40,16 +41,9 @@ class Compacted:
 
 
 def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
-    """Yield runs of files to merge; the bodies of each run add up to at most ``file_bytes``."""
-    group: list[DataFile] = []
-    for file in entry.files:
-        if group and sum(each.body_bytes for each in group) + file.body_bytes > file_bytes:
-            if len(group) > 1:
-                yield group
-            group = []
-        group.append(file)
-    if len(group) > 1:
-        yield group
+    """Return runs of files to merge; the bodies of each run add up to at most ``file_bytes``."""
+    every = parts(entry.files, most_size=file_bytes, size_of=lambda file: file.body_bytes)
+    return (group for group in every if len(group) > 1)
 
 
 def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:

@@ -9,6 +9,7 @@ from dataclasses import astuple
 from datetime import datetime
 from typing import Any, Final
 
+from schemaless.base.parts import parts
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs import sql
@@ -23,7 +24,7 @@ from schemaless.ops.jobs.job import (
     continue_command,
     end_command,
 )
-from schemaless.ops.jobs.leases import JobCatalog, Leases, from_json, parse_time, shard_state
+from schemaless.ops.jobs.leases import JobCatalog, Leases, from_json, parse_time, seconds, shard_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection, Rows
@@ -82,11 +83,10 @@ class JobStore:
         def insert(connection: Connection) -> int:
             texts = json.dumps(spec), json.dumps({**versions, "token": token})
             job_id = connection.execute(sql.insert_job(self._name, kind, *texts, who())).last_id
-            weights = sorted(shards.items())
-            for start in range(0, len(weights), 1_000):
-                connection.execute(sql.insert_shards(self._name, job_id, weights[start : start + 1_000]))
+            for weights in parts(sorted(shards.items()), 1_000):
+                connection.execute(sql.insert_shards(self._name, job_id, weights))
             connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
-            connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(weights)} shards"))
+            connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(shards)} shards"))
             return job_id
 
         def operation(connection: Connection) -> int:
@@ -211,9 +211,8 @@ class JobStore:
 
     def record_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
         """Merge values into the measures of shards, by shard number."""
-        numbers = sorted(measures)
-        for start in range(0, len(numbers), at_once):
-            self._record(job_id, "shard", {number: measures[number] for number in numbers[start : start + at_once]})
+        for part in parts(sorted(measures.items()), at_once):
+            self._record(job_id, "shard", dict(part))
 
     def record_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
         """Merge values into the measures of a cluster."""
@@ -235,14 +234,7 @@ class JobStore:
         """Return the state of each cluster of a job."""
         rows = self.catalog.rows(sql.select_clusters(self._name, job_id))
         return [
-            ClusterState(
-                cluster,
-                runner,
-                None if left_s is None else float(left_s),
-                None if ago_s is None else float(ago_s),
-                reason,
-                *map(from_json, values),
-            )
+            ClusterState(cluster, runner, seconds(left_s), seconds(ago_s), reason, *map(from_json, values))
             for cluster, runner, left_s, ago_s, reason, *values in rows
         ]
 
@@ -261,8 +253,8 @@ class JobStore:
 
     def record_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Store cells left unchanged; a cell that is already stored gets the new reason."""
-        for start in range(0, len(failures), 100):
-            self.catalog.execute(sql.insert_failures(self._name, job_id, map(astuple, failures[start : start + 100])))
+        for part in parts(failures, 100):
+            self.catalog.execute(sql.insert_failures(self._name, job_id, map(astuple, part)))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
         """Return the first ``limit`` cells left unchanged, optionally only those in some shards."""

@@ -73,6 +73,11 @@ def from_json(value: str | None) -> dict[str, Any]:
     return {} if value is None else dict(json.loads(value))
 
 
+def seconds(value: Any) -> float | None:
+    """Convert a DECIMAL of seconds, which may be NULL."""
+    return None if value is None else float(value)
+
+
 def parse_time(value: str) -> datetime:
     """Parse a DATETIME from the catalog as UTC."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)
@@ -118,8 +123,7 @@ class Leases:
             self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
             watches = self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
-        ago_s = None if ago is None else float(ago)
-        return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
+        return Signal(job_state, bool(stop), reason, seconds(ago), bool(watches), str(yields) == "true", str(spec))
 
     def runners(self, job_id: int) -> int:
         """Return the number of runners that hold a lease on a shard of a job."""
@@ -194,21 +198,9 @@ def _progress(state: ShardState) -> dict[str, Value]:
 
 
 def shard_state(row: tuple[Any, ...]) -> ShardState:
-    """Convert a row of ``sql.select_shards``."""
-    counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row[10:]
-    return ShardState(
-        row[0],
-        row[1],
-        **dict(zip(_PROGRESS, row[2:10], strict=True)),
-        counters=from_json(counters),
-        busy_s=busy_s,
-        data_bytes=data_bytes,
-        runner=runner,
-        epoch=epoch,
-        lease_left_s=None if left_s is None else float(left_s),
-        stop=bool(stop),
-        message=message,
-        started_at=started_at and parse_time(started_at),
-        ended_at=ended_at and parse_time(ended_at),
-        measures=from_json(measures),
-    )
+    """Convert a row of ``sql.select_shards``, whose columns are in the order of the fields."""
+    *progress, counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row
+    lease = data_bytes, runner, epoch, seconds(left_s), bool(stop), message
+    times = (at and parse_time(at) for at in (started_at, ended_at))
+    values = *progress, from_json(counters), busy_s, *lease, *times, from_json(measures)
+    return ShardState(*values)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 import msgpack
 import zstandard
 
+from schemaless.base.parts import parts
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import ArchiveFailed
@@ -289,28 +290,9 @@ def _failed(path: Path, refusal: OSError) -> ArchiveFailed:
 
 
 def _contents(cells: Sequence[ArchivedCell], frame_bytes: int) -> Iterator[bytes]:
-    packer = msgpack.Packer()
-    parts: list[bytes] = []
-    size = 0
-    for cell in cells:
-        packed = packer.pack(
-            (
-                cell.added_id,
-                cell.row_key,
-                cell.column_name,
-                cell.ref_key,
-                cell.created_at,
-                digest_of(cell.body),
-                cell.body,
-                cell.new_digest,
-            )
-        )
-        if parts and size + len(packed) > frame_bytes:
-            yield b"".join(parts)
-            parts, size = [], 0
-        parts.append(packed)
-        size += len(packed)
-    yield b"".join(parts)
+    pack = msgpack.Packer().pack
+    records = (pack((*cell[:5], digest_of(cell.body), cell.body, cell.new_digest)) for cell in cells)
+    return map(b"".join, parts(records, most_size=frame_bytes, size_of=len))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from schemaless.base.parts import parts
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import is_erased, same_document
 from schemaless.errors import CorruptBody, InvalidInput
@@ -263,9 +264,11 @@ def compared(store: Datastore, shard: int, chunk: Sequence[ArchivedCell]) -> Ite
             yield Compared(cell, stored, Match.MIGRATED)
         else:
             others[cell.added_id] = cell
-    for read in _bodies_of(store, shard, [by_id[added_id] for added_id in others]):
-        cell = others.pop(read.added_id)
-        yield Compared(cell, digested(read), _match(store, cell.body, read.body))
+    # A limited size per statement; cells that no longer exist are left out.
+    for ids in parts(list(others), most_size=_CHUNK_BYTES, size_of=lambda added_id: by_id[added_id].body_bytes):
+        for read in internals_of(store).read_stored(shard, ids):
+            cell = others.pop(read.added_id)
+            yield Compared(cell, digested(read), _match(store, cell.body, read.body))
     for cell in others.values():
         yield Compared(cell, None, Match.GONE)
 
@@ -292,17 +295,3 @@ def in_chunks(cells: Iterable[ArchivedCell], most_cells: int) -> Iterator[list[A
         size += len(cell.body)
     if chunk:
         yield list(chunk.values())
-
-
-def _bodies_of(store: Datastore, shard: int, cells: Iterable[StoredDigest]) -> Iterator[StoredCell]:
-    """Read cells with their bodies, a limited size per statement; cells that no longer exist are left out."""
-    ids: list[int] = []
-    size = 0
-    for cell in cells:
-        if ids and size + cell.body_bytes > _CHUNK_BYTES:
-            yield from internals_of(store).read_stored(shard, ids)
-            ids, size = [], 0
-        ids.append(cell.added_id)
-        size += cell.body_bytes
-    if ids:
-        yield from internals_of(store).read_stored(shard, ids)

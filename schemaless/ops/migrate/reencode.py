@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from schemaless.base.parts import parts
 from schemaless.cell import StoredCell
 from schemaless.codec.envelope import counts_as, dictionary_of
 from schemaless.codec.recode import recode
@@ -77,20 +78,6 @@ def work(store: Datastore, shard_run: ShardRun, bounds: BlockBounds = BLOCK_BOUN
     """Re-encode one shard; runs in a worker."""
     with _ShardWork(store, shard_run, bounds) as shard_work:
         shard_work.all_passes()
-
-
-def split(rows: Sequence[BlockRow], most_bytes: int) -> list[list[BlockRow]]:
-    """Split rows of ``select_block`` into blocks whose bodies fit in memory; a longer body has a block of its own."""
-    blocks: list[list[BlockRow]] = []
-    free_bytes = -1
-    for row in rows:
-        length = int(row[6] or 0)
-        if length > free_bytes:
-            blocks.append([])
-            free_bytes = most_bytes
-        blocks[-1].append(row)
-        free_bytes -= length
-    return blocks
 
 
 @dataclass(slots=True)
@@ -222,7 +209,8 @@ class _ShardWork:
             rows = self._shards.rows(self._shard, sql)
             read_s = worked_s = time.monotonic() - began_s
             at_end = len(rows) < self._page_rows
-            blocks = split(rows, most_bytes)
+            # The bodies of a block fit in memory; a longer body has a block to itself.
+            blocks = list(parts(rows, most_size=most_bytes, size_of=lambda row: int(row[6] or 0)))
             for block in blocks:
                 if len(blocks) > 1:
                     # The bodies of the whole page are in memory besides this block's.
@@ -417,8 +405,7 @@ class _ShardWork:
         if not expected:
             return
         node, ids = self._node_to_verify(), list(expected)
-        for start_at in range(0, len(ids), self._bounds.most_rows):
-            part = ids[start_at : start_at + self._bounds.most_rows]
+        for part in parts(ids, self._bounds.most_rows):
             for added_id, stored in stored_digests(self._store, self._shard, part, node).items():
                 if stored.digest != expected[added_id]:
                     raise VerificationFailed(

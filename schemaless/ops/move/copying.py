@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
+from schemaless.base.parts import parts
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
 from schemaless.ops.move import sql
@@ -21,8 +21,6 @@ from schemaless.store.erasures.sql import replace_bodies
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
-
-T = TypeVar("T")
 
 _INSERT_BYTES: Final = 4 << 20
 INSERT_ROWS: Final = 2_000
@@ -74,7 +72,7 @@ class Copier:
         statement = sql.select_ids(self._database, self._table, after, rows[-1][0])
         present = {int(row[0]) for row in self._target.rows(statement)}
         missing = [row for row in rows if row[0] not in present]
-        return sum(self._insert(part) for part in _parts(missing, lambda row: len(row[4])))
+        return sum(map(self._insert, parts(missing, INSERT_ROWS, _INSERT_BYTES, lambda row: len(row[4]) + _ROW_BYTES)))
 
     def copy_tail(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Tail:
         """Copy the cells above ``after`` that the target lacks.
@@ -106,7 +104,7 @@ class Copier:
                     "and start a new one"
                 )
             missing = [(added_id, length) for added_id, length in lengths.items() if added_id not in present]
-            for part in _parts(missing, itemgetter(1)):
+            for part in parts(missing, INSERT_ROWS, _INSERT_BYTES, lambda cell: cell[1] + _ROW_BYTES):
                 if time.monotonic() >= until_s:
                     return Tail(copied, compared, complete=False)
                 rows = source.rows(sql.select_rows(self._database, table, [added_id for added_id, _ in part]))
@@ -148,21 +146,6 @@ class Copier:
         self.cells += len(rows)
         self.body_bytes += size
         return size
-
-
-def _parts(items: Sequence[T], body_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Divide cells, or what stands for them, into statements; ``body_bytes`` returns the size of a body."""
-    part: list[T] = []
-    size = 0
-    for item in items:
-        length = body_bytes(item) + _ROW_BYTES
-        if part and (size + length > _INSERT_BYTES or len(part) == INSERT_ROWS):
-            yield part
-            part, size = [], 0
-        part.append(item)
-        size += length
-    if part:
-        yield part
 
 
 def carry_over(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:

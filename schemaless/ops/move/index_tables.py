@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from schemaless.base.parts import parts
 from schemaless.errors import AccessDenied, ServerError
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.move import sql
@@ -211,9 +212,7 @@ class IndexMover:
         shards, rows = self._internals.shards, list[Sequence[Any]]()
         known = shards.routing
         for node, databases in self._internals.databases_by_node(self._all).items():
-            items = list(databases.items())
-            for start in range(0, len(items), _SHARDS_AT_ONCE):
-                part = items[start : start + _SHARDS_AT_ONCE]
+            for part in parts(databases.items(), _SHARDS_AT_ONCE):
                 statement = select(part)
                 try:
                     rows += shards.pool_for(node).run(

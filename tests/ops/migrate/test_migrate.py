@@ -375,21 +375,6 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
     assert [len(each) for each in blocks.values()][-1] == 1
 
 
-@pytest.mark.parametrize(
-    ("lengths", "blocks"),
-    [
-        ([], []),
-        ([None, 40, 60, None], [[None, 40, 60, None]]),
-        ([40, 61, 39], [[40], [61, 39]]),
-        ([10, 250, 20, None], [[10], [250], [20, None]]),
-    ],
-)
-def test_pages_are_split_by_memory(lengths, blocks):
-    """The bodies of a block fit in memory together; a longer one is by itself."""
-    rows = [(*[None] * 6, length) for length in lengths]
-    assert [[row[6] for row in block] for block in reencode.split(rows, 100)] == blocks
-
-
 def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store):
     """Long bodies share the block, are processed by themselves, or wait for the next block."""
     bounds = BlockBounds(first_rows=20, most_bytes=100_000)
