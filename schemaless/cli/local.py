@@ -16,7 +16,6 @@ from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
-from schemaless.local.group import is_member
 from schemaless.local.replication import session
 from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
@@ -189,7 +188,7 @@ def up(
         for replica in server.replicas:
             add = f"schemaless topology add-replica --cluster cluster-{server.number}"
             _echo_command(add, f"--url {url}", shlex.quote(replica.url))
-    if is_member(running[0]):
+    if "group" in running[0].features:
         hint("and make programs follow the group's elections; this URL finds the catalog on any member:")
         sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
@@ -327,7 +326,7 @@ def _value_text(value: Any) -> str:
 
 
 def _what(state: ServerStatus) -> str:
-    return "in its group" if state.of_group else "replicating"
+    return "in its group" if "group" in state.features else "replicating"
 
 
 @local.command()

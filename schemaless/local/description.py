@@ -24,6 +24,7 @@ class _Server:
     replica: int = 0
     socket: Path
     folder: Path
+    features: tuple[str, ...] = ()
 
     @property
     def role(self) -> str:
@@ -62,6 +63,7 @@ class LocalServer(_Server):
         version: its version, such as "9.7.4".
         socket: path of its Unix socket.
         folder: folder with its data, log and description.
+        features: features that it was created with; see ``options.FEATURES``.
         pid: its process id.
         port: port on 127.0.0.1 on which a primary listens for its replicas, or None.
         replicas: the replicas of a primary, by number.
@@ -79,11 +81,10 @@ class ServerStatus(_Server):
     """State of a server.
 
     Attributes:
-        number: as in ``LocalServer``, as are replica, flavour, version, socket and folder.
+        number: as in ``LocalServer``, as are replica, flavour, version, socket, folder and features.
         state: "running", "stopped" (by ``down``, or never started) or "crashed" (it ended without a shutdown).
         pid: its process id, or None.
         data_bytes: size of its data directory on disk.
-        of_group: True if it was created as a member of a group.
         fault: reason why a running replica does not replicate, or a running member is not in its group; else None.
     """
 
@@ -92,7 +93,6 @@ class ServerStatus(_Server):
     state: str
     pid: int | None
     data_bytes: int
-    of_group: bool
     fault: str | None
 
 
@@ -127,7 +127,7 @@ class Description(_Server):
     @property
     def facts(self) -> dict[str, Any]:
         """The attributes of a ``LocalServer`` or ``ServerStatus`` that do not depend on whether it is running."""
-        facts = {name: getattr(self, name) for name in ("number", "replica", "socket", "folder")}
+        facts = {name: getattr(self, name) for name in ("number", "replica", "socket", "folder", "features")}
         return facts | {"flavour": self.binary.flavour, "version": self.binary.version}
 
     def server(self, pid: int) -> LocalServer:
@@ -165,5 +165,5 @@ class Description(_Server):
             ) from problem
         program = state["binary"]
         program |= {"command": tuple(program["command"]), "root": program["root"] and Path(program["root"])}
-        state |= {"binary": Binary(**program), "options": tuple(state["options"]), "socket": Path(state["socket"])}
-        return cls(**state, folder=folder)
+        state |= {name: tuple(state[name]) for name in ("options", "features")}
+        return cls(**state | {"binary": Binary(**program), "socket": Path(state["socket"]), "folder": folder})

@@ -11,7 +11,7 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.local import sql
-from schemaless.local.description import Description, LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.local.replication import HOST, Session, session
 from schemaless.topology.sql import replicas
 from schemaless.wire.sql.sessions import SELECT_PORT
@@ -36,17 +36,6 @@ ARGUMENTS: Final = (
 _ACCOUNT: Final = "group_member"
 _WAIT_S: Final = 120.0
 _POLL_S: Final = 0.05
-
-
-def is_wanted(options: Sequence[str]) -> bool:
-    """True if servers with these options are members of a group."""
-    return ARGUMENTS[0] in options
-
-
-def is_member(server: LocalServer) -> bool:
-    """True if a server was created as a member of a group."""
-    description = Description.read(server.folder)
-    return description is not None and is_wanted(description.options)
 
 
 def require_able(flavour: str) -> None:

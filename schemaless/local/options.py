@@ -15,6 +15,7 @@ from typing import Final
 from schemaless.base.home import cache_folder
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
+from schemaless.local import group, rocksdb, semi_sync
 from schemaless.local.binaries import Binary, cache_lock, environment
 from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send
@@ -84,6 +85,13 @@ _REPLICA_OF_FLAVOUR: Final = {
     # Both are MySQL's defaults; its retry count is a setting of the channel.
     "mariadb": ("--log-slave-updates=1", "--master-retry-count=0"),
 }
+FEATURES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "rocksdb": {"mariadb": rocksdb.ARGUMENTS},
+    "semi-sync": semi_sync.ARGUMENTS,
+    "group": {"mysql": group.ARGUMENTS},
+}
+"""Options of servers that have a feature, by feature and flavour."""
+
 # Options that a server only accepts if its data directory was created with them.
 _FIXED: Final = re.compile(r"--(loose-)?(innodb.page.size|innodb.data.file.path|lower.case.table.names)=")
 # In the order of MariaDB's install script, without the help tables.
@@ -128,6 +136,7 @@ def server_command(server: Description) -> list[str]:
         *_OF_FLAVOUR[binary.flavour],
         *(["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={server.port}"] if server.port else []),
         *([*_REPLICA, *_REPLICA_OF_FLAVOUR[binary.flavour]] if server.replica else []),
+        *(argument for feature in server.features for argument in FEATURES[feature][binary.flavour]),
         *server.options,
         # 127.0.0.1 must not resolve to "localhost" on a server that listens: root@localhost has no password.
         *(["--skip-name-resolve=1"] if server.port else []),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 ENGINES: Final = ("innodb", "rocksdb")
@@ -39,8 +38,3 @@ ARGUMENTS: Final = (
     "--rocksdb-db-write-buffer-size=64M",
 )
 """Start options of servers with MyRocks."""
-
-
-def is_wanted(options: Sequence[str]) -> bool:
-    """Return True if servers with these options load MyRocks."""
-    return ARGUMENTS[0] in options

@@ -7,7 +7,7 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.local import sql
-from schemaless.local.description import Description, LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.local.replication import session
 from schemaless.topology.sql import replicas
 
@@ -31,12 +31,6 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 
 _WAIT_S: Final = 30.0
 _POLL_S: Final = 0.02
-
-
-def is_wanted(server: LocalServer) -> bool:
-    """True if a server was created or last started with semi-synchronous replication."""
-    description = Description.read(server.folder)
-    return description is not None and set(ARGUMENTS[server.flavour]) <= set(description.options)
 
 
 def enable(primary: LocalServer) -> None:

@@ -86,16 +86,18 @@ def up(
     folder = expanded(folder).resolve()
     with locked(folder, say, create=True):
         there = descriptions(folder)
-        _check_folder(folder, there, flavour, engine, group=group)
-        group = group or _have_group(there)
-        if group:
+        wanted_features = {"rocksdb": engine == "rocksdb", "semi-sync": semi_sync, "group": group}
+        features = tuple(feature for feature, is_wanted in wanted_features.items() if is_wanted)
+        _check_folder(folder, there, flavour, features)
+        features = tuple(dict.fromkeys([*(there[0].features if there else ()), *features]))
+        if "group" in features:
             if semi_sync or replicas > group_replication.REPLICAS:
                 raise LocalServerError(
                     "a group always has three servers, and two of them have every acknowledged commit: it accepts "
                     "neither --semi-sync nor more replicas"
                 )
             replicas = group_replication.REPLICAS
-        manner = Manner(_start_options(there, given, flavour, engine, semi_sync, group), say, progress)
+        manner = Manner(tuple(given), say, progress, features)
         numbers = range(1, max([servers, *(server.number for server in there)]) + 1)
         wanted = {
             number: max([replicas, *(server.replica for server in there if server.number == number)])
@@ -146,41 +148,18 @@ def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, sem
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
 
 
-def _check_folder(folder: Path, there: Sequence[Description], flavour: str, engine: str, *, group: bool) -> None:
+def _check_folder(folder: Path, there: Sequence[Description], flavour: str, features: Sequence[str]) -> None:
     other = [server for server in there if flavour not in (server.binary.flavour, server.asked)]
     if other:
         raise LocalServerError(
             f"{folder} contains {other[0].binary.flavour} servers, not {flavour}; choose another --folder, or delete "
             "them with 'schemaless local down --delete'"
         )
-    if there and engine == "rocksdb" and not _have_rocksdb(there):
+    missing = set(features).difference(there[0].features) if there else ()
+    if "rocksdb" in missing:
         raise LocalServerError(f"the servers in {folder} have no MyRocks; choose another --folder for MyRocks")
-    if there and group and not _have_group(there):
+    if "group" in missing:
         raise LocalServerError(f"the servers in {folder} are not a group; choose another --folder for a group")
-
-
-def _have_rocksdb(there: Sequence[Description]) -> bool:
-    return bool(there) and rocksdb.is_wanted(there[0].options)
-
-
-def _have_group(there: Sequence[Description]) -> bool:
-    return bool(there) and group_replication.is_wanted(there[0].options)
-
-
-def _start_options(
-    there: Sequence[Description], given: Sequence[str], flavour: str, engine: str, semi_sync: bool, group: bool
-) -> tuple[str, ...]:
-    """Return the options of the servers; empty if each keeps its own."""
-    loads_rocksdb = engine == "rocksdb" or (given and _have_rocksdb(there))
-    options = [
-        *(rocksdb.ARGUMENTS if loads_rocksdb else ()),
-        *given,
-        *(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ()),
-    ]
-    if group and (options or not there):
-        options += group_replication.ARGUMENTS
-    kept = there[0].options if semi_sync and there and not given else ()
-    return tuple(dict.fromkeys([*kept, *options])) if kept else tuple(options)
 
 
 def _with_replicas(
@@ -197,13 +176,13 @@ def _with_replicas(
         replication.require_whole_binary_log(primary)
     started = []
     for primary, number in places:
-        listens = group_replication.is_member(primary)
+        listens = "group" in primary.features
         if (primary.number, number) in known:
             started.append(begin(known[primary.number, number], manner, listens=listens))
             continue
         model = Description.read(primary.folder)
         assert model is not None
-        alike = dataclasses.replace(manner, options=manner.options or model.options)
+        alike = dataclasses.replace(manner, options=model.options, features=model.features)
         started.append(make(model.binary, folder, (primary.number, number), model.asked, alike, listens=listens))
     running = [(primary, finish(begun, manner)) for (primary, _), begun in zip(places, started, strict=True)]
     whole = [
@@ -216,16 +195,15 @@ def _with_replicas(
 
 def _connect(families: Sequence[LocalServer], say: Callable[[str], None]) -> None:
     """Make the replicas of running primaries replicate, or the members of a group join it, and wait for them."""
-    groups = [first for first in families if group_replication.is_member(first)]
-    followers = [(primary, replica) for primary in families if primary not in groups for replica in primary.replicas]
-    for primary, replica in followers:
+    pairs = [(first, replica) for first in families if "group" not in first.features for replica in first.replicas]
+    for primary, replica in pairs:
         replication.follow(primary, replica)
-    for primary, replica in followers:
+    for primary, replica in pairs:
         replication.wait_until_replicating(primary, replica, say)
     for first in families:
-        if first in groups:
+        if "group" in first.features:
             group_replication.form([first, *first.replicas], say)
-        elif not first.replica and semi_synchronous.is_wanted(first):
+        elif "semi-sync" in first.features and not first.replica:
             semi_synchronous.enable(first)
 
 
@@ -240,19 +218,18 @@ def status(folder: Path) -> list[ServerStatus]:
 
 def _status(description: Description) -> ServerStatus:
     pid = description.running_pid()
-    of_group, fault = group_replication.is_wanted(description.options), None
+    fault = None
     if pid is not None:
         server = description.server(pid)
         state, facts = "running", description.facts | {"socket": server.socket}
-        if of_group:
+        if "group" in server.features:
             fault = group_replication.fault(server)
         else:
             fault = replication.fault(server) if description.replica else None
     else:
         # A server removes its pid file when it shuts down.
         state, facts = ("crashed" if description.pid_file.exists() else "stopped"), description.facts
-    size = space.used_bytes(description.data)
-    return ServerStatus(**facts, state=state, pid=pid, data_bytes=size, of_group=of_group, fault=fault)
+    return ServerStatus(**facts, state=state, pid=pid, data_bytes=space.used_bytes(description.data), fault=fault)
 
 
 def down(folder: Path, *, delete: bool = False, report: Callable[[str], None] | None = None) -> list[ServerStatus]:
@@ -323,7 +300,7 @@ def start(server: LocalServer) -> LocalServer:
             for member in descriptions(folder)
             if member.number == server.number and (pid := member.running_pid()) is not None
         )
-        if not group_replication.is_member(result):
+        if "group" not in result.features:
             others = [other for other in others if not first.replica and result.replica in (0, other.replica)]
         _connect([dataclasses.replace(first, replicas=tuple(others))], manner.say)
     return dataclasses.replace(result, replicas=() if result.replica else tuple(others))

@@ -18,7 +18,7 @@ import pymysql
 
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
-from schemaless.local import group, rocksdb
+from schemaless.local import group
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer
@@ -71,11 +71,18 @@ class Manner:
         options: server options; empty means that each server keeps its own.
         say: callback for lines of progress.
         progress: shows the progress of long steps.
+        features: as of ``LocalServer``; empty means that each server keeps its own.
     """
 
     options: tuple[str, ...]
     say: Callable[[str], None]
     progress: Progress | None = None
+    features: tuple[str, ...] = ()
+
+    @property
+    def engine(self) -> str:
+        """Storage engine that a server program must have."""
+        return "rocksdb" if "rocksdb" in self.features else "innodb"
 
 
 def begin(description: Description, manner: Manner, *, listens: bool = False) -> Started:
@@ -87,15 +94,17 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     Raises:
         LocalServerError: it cannot be started.
     """
+    manner = dataclasses.replace(
+        manner, options=manner.options or description.options, features=manner.features or description.features
+    )
     data, log, say = description.data, description.log, manner.say
     listens = listens or description.port is not None
     offset = log.stat().st_size if log.exists() else 0
     pid = description.running_pid()
     deaf = pid is not None and listens and f"--port={description.port}" not in command_line(pid)
     if pid is not None and not deaf and description.server(pid).socket.exists():
-        if manner.options and manner.options != description.options:
-            description = dataclasses.replace(description, options=manner.options)
-            description.write()
+        description = dataclasses.replace(description, options=manner.options, features=manner.features)
+        description.write()
         return Started(description, pid, offset)
     if pid is not None and wait_gone(pid, data, 0.0 if deaf else 1.0) is False:
         why = "must listen on 127.0.0.1 for its replicas" if deaf else "has lost its socket"
@@ -106,8 +115,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     binary = description.binary
     if not binary.program.is_file():
         say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
-        engine = "rocksdb" if rocksdb.is_wanted(description.options) else "innodb"
-        binary = next(iter(candidates(binary.flavour, engine, say=say, progress=manner.progress)))
+        binary = next(iter(candidates(binary.flavour, manner.engine, say=say, progress=manner.progress)))
         flavour = description.binary.flavour
         if binary.flavour != flavour:
             raise LocalServerError(
@@ -122,7 +130,8 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         binary=binary,
         socket=socket_path(description.folder),
         port=_free_port(description.port) if listens else None,
-        options=manner.options or description.options,
+        options=manner.options,
+        features=manner.features,
     )
     clean_up(description.folder)
     description.write()
@@ -271,9 +280,8 @@ def make_primaries(
         LocalServerError: no program works, or the disk is full.
     """
     places = [(number, 0) for number in numbers]
-    engine = "rocksdb" if rocksdb.is_wanted(manner.options) else "innodb"
     failure: LocalServerError | None = None
-    for binary in candidates(flavour, engine, say=manner.say, progress=manner.progress):
+    for binary in candidates(flavour, manner.engine, say=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
             return [finish(begun, manner) for begun in made]
@@ -308,7 +316,7 @@ def make(
     Raises:
         LocalServerError: it cannot be created or started.
     """
-    if group.is_wanted(manner.options):
+    if "group" in manner.features:
         group.require_able(binary.flavour)
     number, replica = place
     path = server_folder(folder, number, replica)
@@ -321,6 +329,7 @@ def make(
         socket=socket_path(path),
         port=None,
         options=manner.options,
+        features=manner.features,
         folder=path,
     )
     manner.say(f"creating {description.name}: {binary.flavour} {binary.version} in {path}")

@@ -22,7 +22,6 @@ def state(number: int, word: str, socket: Path | None = None) -> ServerStatus:
         state=word,
         pid=None,
         data_bytes=0,
-        of_group=False,
         fault=None,
     )
 

@@ -466,7 +466,15 @@ def test_up_refuses_the_other_flavour(tmp_path):
     (tmp_path / "server-1").mkdir()
     (tmp_path / MARKER).write_text("{}")
     binary = {"flavour": "mysql", "version": "9.7.4", "command": ["x"], "root": None, "name": "x"}
-    state = {"number": 1, "binary": binary, "asked": "mysql", "socket": "/s", "port": None, "options": []}
+    state = {
+        "number": 1,
+        "binary": binary,
+        "asked": "mysql",
+        "socket": "/s",
+        "port": None,
+        "options": [],
+        "features": [],
+    }
     (tmp_path / "server-1/server.json").write_text(json.dumps(state))
 
     with pytest.raises(LocalServerError, match=r"contains mysql servers, not mariadb"):
