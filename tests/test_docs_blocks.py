@@ -62,12 +62,15 @@ ALL = [block for page in PAGES for block in blocks(page)]
 WITH_PYTHON = sorted({block.page for block in ALL if block.language == "python"} - set(TUTORIALS))
 
 
-def executed(block: Block, url: str) -> None:
-    """Run a Python block, and compare what it prints with the comments behind its prints."""
+def executed(block: Block, urls: dict[str, str]) -> None:
+    """Run a Python block with the URLs of accounts, and compare what it prints with the comments behind its prints."""
+    text = block.text
+    for account, url in urls.items():
+        text = text.replace(OF_THE_README.replace("app", account), url)
     expected = re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)
     printed = io.StringIO()
     with redirect_stdout(printed):
-        code = compile(block.text.replace(OF_THE_README, url), str(block), "exec", dont_inherit=True)
+        code = compile(text, str(block), "exec", dont_inherit=True)
         exec(code, {"__name__": "__main__"})
 
     assert not expected or printed.getvalue().splitlines() == expected, block
@@ -75,13 +78,13 @@ def executed(block: Block, url: str) -> None:
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=relative)
-def test_python_on_a_page_runs_and_prints_what_it_says(page, fresh_url, tmp_path, monkeypatch):
+def test_python_on_a_page_runs_and_prints_what_it_says(page, fresh_url, tail_url, erase_url, tmp_path, monkeypatch):
     """Each block is a program of its own, on an empty datastore."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SCHEMALESS_URL", fresh_url)
     for block in blocks(page):
         if block.language == "python" and block.not_run is None:
-            executed(block, fresh_url)
+            executed(block, {"app": fresh_url, "tail": tail_url, "erase": erase_url})
 
 
 def script_of(page: Path, datastore: str) -> str:
