@@ -11,7 +11,7 @@ replicas have caught up with the previous rebuild.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
@@ -19,12 +19,12 @@ from typing import Final, Unpack
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
 from schemaless.errors import AccessDenied, InvalidInput, ServerRefused
-from schemaless.ops.jobs.job import ClusterState, Job, ShardState
+from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.sql import SELECT_REBUILD_SETTINGS, SELECT_TEMPORARY_FOLDER
-from schemaless.ops.migrate.table_alter import Attempts, NotRebuilt, TableAlter
+from schemaless.ops.migrate.table_alter import NotRebuilt, TableAlter
 from schemaless.ops.migrate.table_copy import TableCopy
 from schemaless.planning.sampling.sizing import PredictedSize, predict
 from schemaless.planning.sampling.table_sizes import (
@@ -156,38 +156,28 @@ def plan_rebuild(
     """
     chosen = internals_of(store).chosen_shards(shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    speeds = _Speeds(JobStore(store))
-
-    def plan_shard(shard: int) -> RebuildPlan:
-        return _plan_shard(store, shard, spec, speeds, seed)
-
+    speeds = _speeds(JobStore(store))
     plans = {}
     by_server = [(internals_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen]
-    for plan in on_servers(by_server, plan_shard):
+    for plan in on_servers(by_server, lambda shard: _plan_shard(store, shard, spec, speeds, seed)):
         plans[plan.shard] = plan
         listener(Advanced())
     return [plans[shard] for shard in chosen]
 
 
-class _Speeds:
-    """Rebuild speeds by cluster, in bytes per second, as measured in recent rebuilds."""
+_Speeds = Mapping[tuple[str, str], Interval]
+"""Speeds of rebuilds and of replicas, by cluster and name of the measured duration, in bytes per second."""
 
-    def __init__(self, job_store: JobStore) -> None:
-        states = [
-            state for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:] for state in job_store.clusters(job.job_id)
-        ]
-        self.of_rebuilds = self._measured(states, _SECONDS)
-        self.of_replicas = self._measured(states, _LAG_SECONDS)
 
-    @staticmethod
-    def _measured(states: Iterable[ClusterState], measure: str) -> dict[str, Interval]:
-        bytes_done: Counter[str] = Counter()
-        seconds: Counter[str] = Counter()
-        for state in states:
-            bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
-            seconds[state.cluster] += state.measures.get(measure, 0)
-        means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
-        return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+def _speeds(job_store: JobStore) -> _Speeds:
+    """Return the speeds of recent rebuilds."""
+    sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:]:
+        for state in job_store.clusters(job.job_id):
+            for name in (_BYTES, _SECONDS, _LAG_SECONDS):
+                sums[state.cluster, name] += state.measures.get(name, 0)
+    means = {(cluster, name): sums[cluster, _BYTES] / took for (cluster, name), took in [*sums.items()] if took}
+    return {key: Interval(mean / _SPREAD, mean, mean * _SPREAD) for key, mean in means.items()}
 
 
 def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds, seed: int) -> RebuildPlan:
@@ -198,13 +188,8 @@ def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds
     size = shard_table_sizes(store, [shard]).get(shard, TableSize(0, 0))
     prediction = predict(store, shard, layout_of(pool, cluster.engine), seed)
     work = max(size.file_bytes, prediction.file_bytes.high)
-    seconds, lag_s = (
-        Interval(work / speed.high, work / speed.mid, work / speed.low)
-        for speed in (
-            speeds.of_rebuilds.get(cluster.name, ASSUMED_BYTES_PER_S),
-            speeds.of_replicas.get(cluster.name, ASSUMED_BYTES_PER_S),
-        )
-    )
+    of_cluster = (speeds.get((cluster.name, name), ASSUMED_BYTES_PER_S) for name in (_SECONDS, _LAG_SECONDS))
+    seconds, lag_s = (Interval(work / speed.high, work / speed.mid, work / speed.low) for speed in of_cluster)
     own_file, logged = pool.run(lambda connection: connection.rows(SELECT_REBUILD_SETTINGS)[0])
     needed = prediction.file_bytes.high + _NEEDED_PER_CELL * prediction.cells.high
     if pool.run(lambda connection: connection.is_mariadb):
@@ -302,25 +287,19 @@ def run(
 def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
     """Return the result of a job so far."""
     return [
-        _rebuilt(state, internals_of(store).topology.cluster_of(state.shard).name)
+        ShardRebuilt(
+            state.shard,
+            internals_of(store).topology.cluster_of(state.shard).name,
+            state.state,
+            state.bytes_before,
+            state.bytes_after if state.state == "done" else None,
+            Interval(*state.counters["predicted"]) if "predicted" in state.counters else None,
+            state.counters.get("seconds"),
+            state.counters.get("attempts", 0),
+            state.message or state.counters.get("note"),
+        )
         for state in JobStore(store).shards(job.job_id)
     ]
-
-
-def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
-    counters = state.counters
-    predicted = counters.get("predicted")
-    return ShardRebuilt(
-        state.shard,
-        cluster,
-        state.state,
-        state.bytes_before,
-        state.bytes_after if state.state == "done" else None,
-        None if predicted is None else Interval(*predicted),
-        counters.get("seconds"),
-        counters.get("attempts", 0),
-        state.message or counters.get("note"),
-    )
 
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
@@ -364,9 +343,8 @@ class _ShardWork:
         """
         shards, shard, counters = self._internals.shards, self._state.shard, self._state.counters
         node = self._internals.topology.cluster_of(shard).primary
-        attempts = Attempts(self._run, self._spec.attempts)
-        way: TableAlter | TableCopy = (TableAlter if self._connection.is_mariadb else TableCopy)(
-            shards, self._run, self._connection, attempts, self._spec.lock_wait_s
+        way = (TableAlter if self._connection.is_mariadb else TableCopy)(
+            shards, self._run, self._connection, self._spec.attempts, self._spec.lock_wait_s
         )
         self._lock_server()
         # Check the identity of the shard before anything is changed.
@@ -375,7 +353,7 @@ class _ShardWork:
             counters["note"] = "its runner died, but the rebuild was complete"
             self._finish()
             return
-        planned = _plan_shard(self._store, shard, self._spec, _Speeds(self._run.job_store), time.time_ns() % 1_000_000)
+        planned = _plan_shard(self._store, shard, self._spec, _speeds(self._run.job_store), time.time_ns() % 1_000_000)
         if planned.refusal is not None:
             raise NotRebuilt(planned.refusal)
         counters["predicted"] = list(planned.prediction.file_bytes)
@@ -396,13 +374,8 @@ class _ShardWork:
             ) from error
         counters["seconds"] = round(took_s, 3)
         self._finish()
-        self._record(
-            {
-                _BYTES: max(self._state.bytes_before, self._state.bytes_after),
-                _SECONDS: took_s,
-                _LAG_SECONDS: lag_s,
-            }
-        )
+        most_bytes = max(self._state.bytes_before, self._state.bytes_after)
+        self._record({_BYTES: most_bytes, _SECONDS: took_s, _LAG_SECONDS: lag_s})
 
     def _compact(self, node: Node) -> None:
         """Compact all tables of the server once, when its first shard is due; a single shard cannot be compacted."""

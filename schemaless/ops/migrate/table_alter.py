@@ -1,4 +1,4 @@
-"""Rebuilds a shard's table on MariaDB with one ALTER, and the attempts that this and the copy on MySQL share."""
+"""Rebuilds a shard's table on MariaDB with one ALTER, and what this and the copy on MySQL have in common."""
 
 from __future__ import annotations
 
@@ -25,28 +25,37 @@ class NotRebuilt(Exception):
     """The shard has to be skipped; its table is unchanged."""
 
 
-class Attempts:
-    """Repeats an operation until it gets its locks.
+class TableRebuild:
+    """A rebuild of one shard's table.
 
     Args:
+        shards: access to the shards of the datastore.
         run: the claimed shard.
-        most: maximum number of attempts.
+        connection: session with the primary, which never reconnects.
+        most_attempts: maximum number of attempts to get a lock.
+        lock_wait_s: time that a lock waits for transactions that use the table, in seconds.
     """
 
-    def __init__(self, run: ShardRun, most: int) -> None:
+    def __init__(
+        self, shards: Shards, run: ShardRun, connection: Connection, most_attempts: int, lock_wait_s: int
+    ) -> None:
+        self._shards = shards
         self._run = run
-        self._most = most
+        self._connection = connection
+        self._most_attempts = most_attempts
+        self._lock_wait_s = lock_wait_s
+        self._database = shards.database(run.state.shard)
 
-    def until_done(
+    def _until_done(
         self, operation: Callable[[], T], *, counted: bool = False, retried: type[ServerError] = ServerTimeout
     ) -> T:
-        """Call an operation, with growing pauses, until it succeeds; count the attempts in the shard's state if asked.
+        """Call an operation, with growing pauses, until it gets its locks; with ``counted``, count the attempts.
 
         Raises:
             NotRebuilt: no attempt succeeded.
         """
         counters = self._run.state.counters
-        for attempt in range(self._most):
+        for attempt in range(self._most_attempts):
             if attempt:
                 self._run.pause(min(_LONGEST_PAUSE_S, 2.0 ** min(attempt - 1, 8)))
             self._run.gate()
@@ -58,30 +67,13 @@ class Attempts:
             except (ServerTimeout, retried) as error:
                 last: ServerError = error
         raise NotRebuilt(
-            f"no attempt succeeded (attempts: {self._most}); the last error: {last.message}; look for a long "
+            f"no attempt succeeded (attempts: {self._most_attempts}); the last error: {last.message}; look for a long "
             "transaction in performance_schema.metadata_locks. The table is unchanged"
         )
 
 
-class TableAlter:
-    """The rebuild of one shard's table by the server.
-
-    Args:
-        shards: access to the shards of the datastore.
-        run: the claimed shard.
-        connection: session with the primary, which never reconnects.
-        attempts: repeats an ALTER that does not get its locks.
-        lock_wait_s: time that a lock waits for transactions that use the table, in seconds.
-    """
-
-    def __init__(
-        self, shards: Shards, run: ShardRun, connection: Connection, attempts: Attempts, lock_wait_s: int
-    ) -> None:
-        self._run = run
-        self._connection = connection
-        self._attempts = attempts
-        self._lock_wait_s = lock_wait_s
-        self._database = shards.database(run.state.shard)
+class TableAlter(TableRebuild):
+    """The rebuild of one shard's table by the server."""
 
     def take_over(self) -> bool:
         """Return whether the server has completed the ALTER of a runner that died."""
@@ -92,7 +84,7 @@ class TableAlter:
         """Rebuild the table; return the duration of the ALTER, by which replicas lag too, in seconds."""
         self._connection.execute(set_session({"lock_wait_timeout": self._lock_wait_s}))
         # MariaDB before 10.8 aborts the ALTER when a concurrent INSERT meets a duplicate key.
-        took_s = self._attempts.until_done(self._alter, counted=True, retried=DuplicateKey)
+        took_s = self._until_done(self._alter, counted=True, retried=DuplicateKey)
         return took_s, took_s
 
     def _alter(self) -> float:

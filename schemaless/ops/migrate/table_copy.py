@@ -26,7 +26,7 @@ from schemaless.errors import ServerError, ServerTimeout
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate import sql
-from schemaless.ops.migrate.table_alter import Attempts, NotRebuilt
+from schemaless.ops.migrate.table_alter import NotRebuilt, TableRebuild
 from schemaless.ops.move.fence import new_token, rename_time_s, side_of, take_locks
 from schemaless.ops.move.sql import drop_table, raise_counter, rename, select_last_event
 from schemaless.schema.databases import next_id
@@ -58,30 +58,16 @@ _FIRST_ROWS: Final = 100
 _MAX_ROWS: Final = 2_000
 
 
-class TableCopy:
-    """The rebuild of one shard's table.
-
-    Args:
-        shards: access to the shards of the datastore.
-        run: the claimed shard.
-        connection: session with the primary, which never reconnects.
-        attempts: repeats what does not get its locks.
-        lock_wait_s: time that a lock waits for transactions that use the table, in seconds.
-    """
+class TableCopy(TableRebuild):
+    """The rebuild of one shard's table by a copy."""
 
     def __init__(
-        self, shards: Shards, run: ShardRun, connection: Connection, attempts: Attempts, lock_wait_s: int
+        self, shards: Shards, run: ShardRun, connection: Connection, most_attempts: int, lock_wait_s: int
     ) -> None:
         """Take the shard's locks; the session of an earlier runner is killed, and with it its other locks are free."""
+        super().__init__(shards, run, connection, most_attempts, lock_wait_s)
+        self._nodes = shards.topology.cluster_of(run.state.shard).nodes
         self._copy_s = 0.0
-        self._shards = shards
-        self._run = run
-        self._shard = run.state.shard
-        self._connection = connection
-        self._database = shards.database(self._shard)
-        self._nodes = shards.topology.cluster_of(self._shard).nodes
-        self._lock_wait_s = lock_wait_s
-        self._retried = attempts.until_done
         self._copied = 0
         self._last_event = 0
         self._settings: dict[str, str | int | None] = {
@@ -89,7 +75,7 @@ class TableCopy:
             "lock_wait_timeout": lock_wait_s,
             "wait_timeout": _IDLE_TIMEOUT_S,
         }
-        take_locks(self._connection, self._database, self._shard)
+        take_locks(self._connection, self._database, run.state.shard)
         self._connection.execute(set_session(self._settings))
 
     def take_over(self) -> bool:
@@ -120,7 +106,7 @@ class TableCopy:
             NotRebuilt: the shard has to be skipped.
             ServerError: a server failed.
         """
-        self._retried(self._refuse_long_transactions)
+        self._until_done(self._refuse_long_transactions)
         token = new_token()
         self._incoming, old = moving.incoming("cell", token), moving.moved("cell", token)
         self._run.state.counters["token"] = token
@@ -128,10 +114,10 @@ class TableCopy:
         try:
             for statement in sql.create_copy(self._database, self._incoming):
                 self._connection.execute(statement)
-            self._copy(self._retried(self._settled_id))
+            self._copy(self._until_done(self._settled_id))
             index_s = self.build_index()
             snapshots = self._snapshots()
-            self._retried(lambda: self._swap(old, snapshots), counted=True)
+            self._until_done(lambda: self._swap(old, snapshots), counted=True)
         except Exception:
             with suppress(ServerError):
                 self._connection.execute(drop_table(self._database, self._incoming))
