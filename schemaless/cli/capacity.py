@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
@@ -15,7 +15,7 @@ from schemaless.base.events import Step, only
 from schemaless.base.numbers import Interval, added
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
-from schemaless.cli.options import choice_options, datastore_option, open_store, url_option
+from schemaless.cli.options import choice_options, datastore_option, store_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
 from schemaless.planning.capacity import history as saved
@@ -27,6 +27,8 @@ from schemaless.planning.capacity.report import CapacityReport, stored
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.planning.capacity.reporting import make, make_of_several
 from schemaless.schema.engines import ENGINES
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
 from schemaless.ui.pages.capacity_charts import overview
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
@@ -101,20 +103,20 @@ def disk_of(text: str) -> tuple[str, GivenDisk]:
     return cluster, disk
 
 
+def _disk_option(overrides: str) -> Callable[[Any], Any]:
+    names = ("--disk", "disks")
+    help_text = f"{_DISK_HELP} {overrides}"
+    return click.option(*names, type=disk_of, multiple=True, metavar="CLUSTER=TOTAL[:FREE]", help=help_text)
+
+
 def shares_of(text: str) -> tuple[float, ...]:
     """Parse the value of ``--thresholds``."""
     return tuple(share_of(part.strip()) for part in text.split(","))
 
 
 @capacity.command()
-@url_option
-@click.option(
-    "--disk",
-    "disks",
-    multiple=True,
-    metavar="CLUSTER=TOTAL[:FREE]",
-    help=f"{_DISK_HELP} Overrides what the servers report.",
-)
+@store_option
+@_disk_option("Overrides what the servers report.")
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
@@ -123,7 +125,9 @@ def shares_of(text: str) -> tuple[float, ...]:
 @click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @json_option
-def measure(url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool, seed: int | None) -> int:
+def measure(
+    store: Datastore, disks: tuple[tuple[str, GivenDisk], ...], engine: str | None, no_keep: bool, seed: int | None
+) -> int:
     """Measure sizes and growth, try codecs, and save the results.
 
     The command samples cells of all shards, on replicas if there are any, and shows each estimate with its 95 %
@@ -142,23 +146,21 @@ def measure(url: str, disks: tuple[str, ...], engine: str | None, no_keep: bool,
 
     Exit status: 0, or 1 if a cluster could not be measured or the measurement could not be saved.
     """
-    given = dict(disk_of(disk) for disk in disks)
     sample_id: int | None = None
     failed = False
-    with open_store(url) as store:
-        with progress("measuring", None, "clusters") as listener:
-            measurement = take_measurement(
-                store, disks=given, seed=seed, engines=[] if engine is None else [engine], listener=listener
+    with progress("measuring", None, "clusters") as listener:
+        measurement = take_measurement(
+            store, disks=dict(disks), seed=seed, engines=[] if engine is None else [engine], listener=listener
+        )
+    if not no_keep:
+        try:
+            sample_id = saved.keep(store, measurement)
+        except ServerError as error:
+            note(
+                f"the measurement was not saved in the catalog: {error}; 'schemaless grants --role measure' prints "
+                "the privileges that saving needs"
             )
-        if not no_keep:
-            try:
-                sample_id = saved.keep(store, measurement)
-            except ServerError as error:
-                note(
-                    f"the measurement was not saved in the catalog: {error}; 'schemaless grants --role measure' prints "
-                    "the privileges that saving needs"
-                )
-                failed = True
+            failed = True
     print_result({"sample_id": sample_id, **measurement_json(measurement)})
     _show_measurement(measurement)
     if sample_id is not None:
@@ -232,12 +234,12 @@ def _show_growth(measurement: Measurement) -> None:
 
 
 @capacity.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.option(
     "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
 )
 @json_option
-def history(url: str, last: int) -> None:
+def history(store: Datastore, last: int) -> None:
     """List the measurements saved in the catalog, oldest first.
 
     'capacity measure' thins out old measurements: it keeps all from the last 14 days, then one a day up to an age of
@@ -248,9 +250,8 @@ def history(url: str, last: int) -> None:
     Example:
       schemaless capacity history --last 90 --json
     """
-    with open_store(url) as store:
-        numbers = [kept.sample_id for kept in saved.kept(store)[-last:]]
-        measurements = dict(zip(numbers, saved.read(store, numbers), strict=True))
+    numbers = [kept.sample_id for kept in saved.kept(store)[-last:]]
+    measurements = dict(zip(numbers, saved.read(store, numbers), strict=True))
     print_result(
         [{"sample_id": number, **measurement_json(measurement)} for number, measurement in measurements.items()]
     )
@@ -297,9 +298,7 @@ def _history_row(number: int, measurement: Measurement) -> list[str]:
     help="Also compare with this storage engine, with sizes predicted from sampled cells.",
 )
 @choice_options
-@click.option(
-    "--disk", "disks", multiple=True, metavar="CLUSTER=TOTAL[:FREE]", help=f"{_DISK_HELP} Overrides the measured disk."
-)
+@_disk_option("Overrides the measured disk.")
 @click.option("--fresh", is_flag=True, help="Take a new measurement for this report, without saving it.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write an HTML page with charts.")
 @click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write the main charts as a picture.")
@@ -347,7 +346,7 @@ def report(
     /,
     url: str | None,
     scenario_file: Path | None,
-    disks: tuple[str, ...],
+    disks: tuple[tuple[str, GivenDisk], ...],
     fresh: bool,
     html_file: str | None,
     png_file: str | None,
@@ -403,10 +402,9 @@ def report(
       schemaless capacity report --scenarios plan.toml --html plan.html
     """
     file = ScenarioFile() if scenario_file is None else read_scenarios(scenario_file)
-    given = dict(disk_of(disk) for disk in disks)
     options = Asked(
         **asked,
-        disks={**file.disks, **given},
+        disks={**file.disks, **dict(disks)},
         disk_names=file.disk_names,
         planning=PlanningOptions(
             thresholds=thresholds or file.thresholds or THRESHOLDS,
@@ -418,7 +416,7 @@ def report(
     )
     listener = only(Step, lambda step: note(step.what))
     with ExitStack() as stack:
-        stores = {name: stack.enter_context(open_store(of)) for name, of in _datastores(ctx, file, url).items()}
+        stores = {name: stack.enter_context(connect(of)) for name, of in _datastores(ctx, file, url).items()}
         if len(stores) == 1:
             capacity = make(next(iter(stores.values())), options, fresh=fresh, listener=listener)
         else:

@@ -9,7 +9,7 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
-from schemaless.cli.options import allow_nan_option, codec_option, open_store, row_key_of, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, store_option, url_option
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import MAX_LINE_BYTES
@@ -18,6 +18,7 @@ from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -71,7 +72,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
       schemaless cell put uuid5:N14228 LOG 13 - < log.json
     """
     text = _json_text_of(body, allow_nan)
-    with open_store(url) as store:
+    with connect(url) as store:
         try:
             new = NewStoredCell(row_key_of(row_key), column, ref_key, _encoded(store, column, text, codec))
             (done,) = store.put_stored_cells([new], trusted=True)
@@ -103,7 +104,7 @@ def append(row_key: str, column: str, body: str, url: str, codec: str | None, al
     """
     text = _json_text_of(body, allow_nan)
     row = row_key_of(row_key)
-    with open_store(url) as store:
+    with connect(url) as store:
         shard = store.shard_of(row)
         done = internals_of(store).cells.append_on_shard(shard, row, column, _encoded(store, column, text, codec))
         _print_put(done, shard)
@@ -139,9 +140,9 @@ def _print_put(done: Put, shard: int) -> None:
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int, required=False)
-@url_option
+@store_option
 @json_option
-def get(row_key: str, column: str, ref_key: int | None, url: str) -> int:
+def get(row_key: str, column: str, ref_key: int | None, store: Datastore) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
     With --json, the command also prints the cell's key, added_id and created_at. The output is always valid JSON: NaN
@@ -155,8 +156,7 @@ def get(row_key: str, column: str, ref_key: int | None, url: str) -> int:
     Exit status: 0, or 1 if there is no such cell.
     """
     row = row_key_of(row_key)
-    with open_store(url) as store:
-        cell = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    cell = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
     if cell is None:
         version = "" if ref_key is None else f" {ref_key}"
         error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
@@ -174,9 +174,9 @@ def cell_facts(cell: Cell | Any) -> dict[str, Any]:
 @click.argument("row_key")
 @click.argument("column", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of versions to list per column.")
-@url_option
+@store_option
 @json_option
-def history(row_key: str, column: str | None, limit: int, url: str) -> int:
+def history(row_key: str, column: str | None, limit: int, store: Datastore) -> int:
     """List the versions of a row, newest first.
 
     The command lists all columns of the row, or only COLUMN.
@@ -189,12 +189,11 @@ def history(row_key: str, column: str | None, limit: int, url: str) -> int:
     Exit status: 0, or 1 if there is no such row.
     """
     row = row_key_of(row_key)
-    with open_store(url) as store:
-        shard = store.shard_of(row)
-        columns = [column] if column is not None else list(store.column_names(row))
-        versions = [
-            cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit, include_erased=True)
-        ]
+    shard = store.shard_of(row)
+    columns = [column] if column is not None else list(store.column_names(row))
+    versions = [
+        cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit, include_erased=True)
+    ]
     if not versions:
         error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
         return EXIT_FAILED

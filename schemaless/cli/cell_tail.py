@@ -12,7 +12,7 @@ from typing import cast
 import click
 
 from schemaless.cell import Page, StoredCell
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import shards_option, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.admin.ndjson import dump_line
@@ -29,7 +29,7 @@ _HELD_POLL_S = 0.02
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @shards_option
 @click.option("--location", type=click.IntRange(min=0), help="Begin after this added_id; for one shard only.")
 @click.option("--from-end", is_flag=True, help="Begin after all cells stored so far.")
@@ -50,8 +50,8 @@ _HELD_POLL_S = 0.02
 )
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents.")
 def tail(
-    url: str,
-    shards_text: str | None,
+    store: Datastore,
+    shards: list[int],
     location: int | None,
     from_end: bool,
     offsets: Path | None,
@@ -79,23 +79,21 @@ def tail(
           | consumer
       schemaless cell tail --shards 17 --location 250311 --limit 10
     """
-    with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        if sum((location is not None, from_end)) > 1:
-            raise InvalidInput("--location and --from-end are mutually exclusive")
-        if location is not None and len(shards) != 1:
-            raise InvalidInput("--location is for one shard: name it with --shards, or use --offsets for several")
-        locations = {} if offsets is None else _read_offsets(offsets, store)
-        for shard in shards:
-            if shard not in locations:
-                locations[shard] = store.end_of_shard(shard) if from_end else location or 0
-        writer = _Tail(store, shards, locations, column, cast("FeedFrom", read_from), stored, offsets)
-        try:
-            writer.write(limit, poll if follow else None)
-        finally:
-            writer.save()
-            if offsets is None and len(shards) == 1:
-                note(f"to continue from here: --shards {shards[0]} --location {locations[shards[0]]}")
+    if sum((location is not None, from_end)) > 1:
+        raise InvalidInput("--location and --from-end are mutually exclusive")
+    if location is not None and len(shards) != 1:
+        raise InvalidInput("--location is for one shard: name it with --shards, or use --offsets for several")
+    locations = {} if offsets is None else _read_offsets(offsets, store)
+    for shard in shards:
+        if shard not in locations:
+            locations[shard] = store.end_of_shard(shard) if from_end else location or 0
+    writer = _Tail(store, shards, locations, column, cast("FeedFrom", read_from), stored, offsets)
+    try:
+        writer.write(limit, poll if follow else None)
+    finally:
+        writer.save()
+        if offsets is None and len(shards) == 1:
+            note(f"to continue from here: --shards {shards[0]} --location {locations[shards[0]]}")
 
 
 @dataclass(slots=True)

@@ -9,10 +9,11 @@ import click
 from schemaless.base.events import only, together
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import workers_options
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import shards_option, store_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.ops.migrate.verify import Fault
 from schemaless.ops.migrate.verify import check as check_cells
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -28,11 +29,11 @@ from schemaless.ui.terminal.output import (
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @shards_option
 @workers_options
 @json_option
-def check(url: str, shards_text: str | None, workers: int, dask: str | None) -> int:
+def check(store: Datastore, shards: list[int], workers: int, dask: str | None) -> int:
     """Check every cell and the tables of every shard. Read-only.
 
     \b
@@ -68,13 +69,11 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None) -> 
         if fault.key is None:
             unsound.add(fault.shard)
 
-    with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        with verify_workers("checking", store, shards, workers, dask, faults) as (pool, listener):
-            report = check_cells(store, shards, workers=pool, listener=together(listener, only(Fault, mark)))
-        sound = [shard for shard in shards if shard not in unsound]
-        with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
-            tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))
+    with verify_workers("checking", store, shards, workers, dask, faults) as (pool, listener):
+        report = check_cells(store, shards, workers=pool, listener=together(listener, only(Fault, mark)))
+    sound = [shard for shard in shards if shard not in unsound]
+    with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
+        tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))
     report.faults.update(tables.faults)
     counts = facts(report, "shards", "cells", "body_bytes", "by_codec")
     print_result({**counts, "tables": _json(tables), "faults": faults.kept})

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from schemaless.cli.codec_advise import advise
-from schemaless.cli.options import codec_details, note_dry, open_store, url_option
+from schemaless.cli.options import codec_details, note_dry, store_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.masking import MIN_SHARE, Values
 from schemaless.codec.registry import codec_names
@@ -67,9 +67,9 @@ def codec() -> None:
 
 
 @codec.command("list", cls=ReadOnlyCommand)
-@url_option
+@store_option
 @json_option
-def list_(url: str) -> int:
+def list_(store: Datastore) -> int:
     """List dictionaries, and the codec of each column.
 
     The command reads and verifies each dictionary.
@@ -80,9 +80,8 @@ def list_(url: str) -> int:
 
     Exit status: 0, or 1 if a dictionary is lost or damaged; 'codec import' restores it from a backup.
     """
-    with open_store(url) as store:
-        entries = internals_of(store).dictionary_replicas.catalog.rows().values()
-        columns = settings(internals_of(store).catalog, store.name)
+    entries = internals_of(store).dictionary_replicas.catalog.rows().values()
+    columns = settings(internals_of(store).catalog, store.name)
     faulty = any(entry.fault is not None for entry in entries)
     print_result(
         {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
@@ -127,7 +126,7 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 
 @codec.command()
-@url_option
+@store_option
 @click.option("--column", "column_name", required=True, metavar="NAME", help="The column that the dictionary is for.")
 @click.option(
     "--to",
@@ -147,7 +146,9 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
     help=f"Values the dictionary may hold: none, those found in at least {MIN_SHARE:.0%} of the sampled rows, or any.",
 )
 @json_option
-def train(url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, values: Values) -> int:
+def train(
+    store: Datastore, column_name: str, codec_name: str, level: int | None, seed: int | None, values: Values
+) -> int:
     """Train a dictionary on sampled cells of a column.
 
     A dictionary cannot be changed while cells need it, so nothing can be erased from it. By default it therefore holds
@@ -166,17 +167,16 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
 
     Exit status: 0, or 1 if the dictionary was not saved because it saves too little space.
     """
-    with open_store(url) as store:
-        with progress("sampling", None, "windows") as listener:
-            training, source = train_column(
-                store,
-                column_name,
-                codec_with(codec_name, level, None, internals_of(store).dictionaries),
-                seed=seed,
-                values=values,
-                listener=listener,
-            )
-        kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
+    with progress("sampling", None, "windows") as listener:
+        training, source = train_column(
+            store,
+            column_name,
+            codec_with(codec_name, level, None, internals_of(store).dictionaries),
+            seed=seed,
+            values=values,
+            listener=listener,
+        )
+    kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
     print_result({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
     print_table(
         f"trained on {counted(training.cells, 'cell')} of {counted(training.rows, 'row')}; the sizes were compared on "
@@ -221,12 +221,12 @@ _DEFAULT = "default"
 
 
 @codec.command("set")
-@url_option
+@store_option
 @click.option("--column", "column_name", required=True, metavar="NAME", help="The column to set.")
 @click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
 @codec_details[0]
 @codec_details[1]
-def set_(url: str, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
+def set_(store: Datastore, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
     """Set the codec with which new cells of a column are written.
 
     CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write use the new codec
@@ -239,28 +239,27 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
       schemaless codec set --column STATUS json+zlib --level 9
       schemaless codec set --column LOG default
     """
-    with open_store(url) as store:
-        if codec_name == _DEFAULT:
-            if level is not None or dictionary_id is not None:
-                raise InvalidInput("'default' has its own level and no dictionary; to set these, name a codec")
-            unset_column(internals_of(store).catalog, store.name, column_name)
-            words = "msgpack+zlib, the default"
-        else:
-            if dictionary_id is not None:
-                internals_of(store).dictionaries.get(dictionary_id)
-            setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
-            set_column(internals_of(store).dictionary_replicas, setting)
-            words = setting_words(setting)
+    if codec_name == _DEFAULT:
+        if level is not None or dictionary_id is not None:
+            raise InvalidInput("'default' has its own level and no dictionary; to set these, name a codec")
+        unset_column(internals_of(store).catalog, store.name, column_name)
+        words = "msgpack+zlib, the default"
+    else:
+        if dictionary_id is not None:
+            internals_of(store).dictionaries.get(dictionary_id)
+        setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
+        set_column(internals_of(store).dictionary_replicas, setting)
+        words = setting_words(setting)
     out().print(f"new cells of {column_name} are written in {words}; every process uses it within {REFRESH_S:.0f} s")
 
 
 @codec.command()
-@url_option
+@store_option
 @click.argument("dictionary_id", metavar="N", type=int)
 @click.option(
     "--execute", is_flag=True, help="Retire or remove the dictionary. Without this option, nothing is changed."
 )
-def remove(url: str, dictionary_id: int, execute: bool) -> int:
+def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
     """Remove a dictionary that no cell needs, in two steps.
 
     The first run retires the dictionary: from then on, no writer starts using it. An hour later, run the same command
@@ -274,15 +273,14 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
 
     Exit status: 0, or 1 if the dictionary is still needed, or is retired but not removed yet.
     """
-    with open_store(url) as store:
-        if not execute:
-            entry = entry_of(store, dictionary_id)
-            step = "retire" if entry.retired_at is None else "remove (if no cell needs it)"
-            out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
-            note_dry()
-            return 0
-        with progress("looking for cells that need it", None, "cells") as listener:
-            done = remove_dictionary(store, dictionary_id, listener=listener)
+    if not execute:
+        entry = entry_of(store, dictionary_id)
+        step = "retire" if entry.retired_at is None else "remove (if no cell needs it)"
+        out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
+        note_dry()
+        return 0
+    with progress("looking for cells that need it", None, "cells") as listener:
+        done = remove_dictionary(store, dictionary_id, listener=listener)
     if done.removed:
         out().print(f"dictionary {dictionary_id} removed: {counted(done.cells, 'cell')} searched, and none needs it")
         return 0
@@ -294,10 +292,10 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
 
 
 @codec.command("export", cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
 @click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
-def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
+def export_(store: Datastore, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
     """Write dictionaries to a file, as a backup.
 
     The command writes all dictionaries, or those with the given numbers N. The file has one JSON object per line.
@@ -308,27 +306,23 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
       schemaless codec export --output dictionaries.ndjson
       schemaless codec export 32768 > dictionary-32768.ndjson
     """
-    with open_store(url) as store:
-        there = [
-            entry
-            for entry in internals_of(store).dictionary_replicas.catalog.rows().values()
-            if entry.removed_at is None
-        ]
-        chosen = [entry_of(store, number) for number in dictionary_ids] or there
-        lines = [
-            keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.description)
-            for entry in chosen
-        ]
+    there = [
+        entry for entry in internals_of(store).dictionary_replicas.catalog.rows().values() if entry.removed_at is None
+    ]
+    chosen = [entry_of(store, number) for number in dictionary_ids] or there
+    lines = [
+        keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.description) for entry in chosen
+    ]
     with data_output(output) as sink:
         for line in lines:
             sink.write(line + b"\n")
 
 
 @codec.command("import")
-@url_option
+@store_option
 @click.argument("file", metavar="FILE")
 @json_option
-def import_(url: str, file: str) -> None:
+def import_(store: Datastore, file: str) -> None:
     """Copy dictionaries from a file into the catalog.
 
     FILE is an export, a dump or an archive; it may be gzipped, or - for standard input. Lines that are cells are
@@ -346,7 +340,7 @@ def import_(url: str, file: str) -> None:
           /backup/originals/mezzanine/dictionary-32768-1f0c2a9d5b7e4c31.ndjson
     """
     taken: list[dict[str, Any]] = []
-    with open_store(url) as store, ExitStack() as stack:
+    with ExitStack() as stack:
         raw = sys.stdin.buffer if file == "-" else stack.enter_context(_opened(file))
         for number, line in enumerate(open_lines(raw, file), start=1):
             if not line.startswith(b'{"dictionary"'):

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval
-from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import choice_options, shards_option, store_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK
 from schemaless.planning.capacity import history as kept_measurements
@@ -38,12 +38,12 @@ _SHOWN = 12
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
 @shards_option
 @choice_options
 @click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="New cells per day.")
-@click.option("--disk", metavar="SIZE", help="Disk size of each server, such as 4TB.")
+@click.option("--disk", "disk_bytes", type=size_of, metavar="SIZE", help="Disk size of each server, such as 4TB.")
 @click.option(
     "--engine",
     type=click.Choice(list(ENGINES)),
@@ -53,11 +53,11 @@ _SHOWN = 12
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
 @json_option
 def advise(
-    url: str,
+    store: Datastore,
     columns: tuple[str, ...],
-    shards_text: str | None,
+    shards: list[int],
     per_day: float | None,
-    disk: str | None,
+    disk_bytes: float | None,
     show_all: bool,
     **asked: Any,
 ) -> None:
@@ -80,12 +80,9 @@ def advise(
       schemaless codec advise --column LOG --cpu 2 --all
       schemaless codec advise --per-day 1000000 --disk 4TB --json
     """
-    disk_bytes = None if disk is None else size_of(disk)
-    with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as listener:
-            advice = make_advice(store, columns=columns or None, shards=shards, listener=listener, **asked)
-        days = _days(store, advice, per_day, disk_bytes)
+    with progress("sampling", None, "windows") as listener:
+        advice = make_advice(store, columns=columns or None, shards=shards, listener=listener, **asked)
+    days = _days(store, advice, per_day, disk_bytes)
     last = days and {"now": estimate_json(days[0]), "advised": estimate_json(days[1]), "basis": days[2]}
     print_result({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
     if not advice:

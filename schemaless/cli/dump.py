@@ -7,21 +7,22 @@ from pathlib import Path
 import click
 
 from schemaless.base.events import Advanced
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import shards_option, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin import ndjson as loading
+from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import ReadOnlyCommand, progress
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.option("--column", metavar="NAME", help="Only cells of this column.")
 @shards_option
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
 @click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
-def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
+def dump(store: Datastore, column: str | None, shards: list[int], stored: bool, output: Path | None) -> None:
     """Write cells as NDJSON.
 
     Each line is one cell: row_key, column_name, ref_key, added_id, created_at and body. Within each shard, cells are
@@ -35,14 +36,12 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
       schemaless dump --column LOG --shards 0-3 | jq .body
       schemaless dump --stored --output exact.ndjson
     """
-    with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        ids = sum(internals_of(store).id_span(shard) for shard in shards)
-        last = (-1, 0)
-        with data_output(output) as sink, progress("dumping", ids, "ids") as listener:
-            for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
-                sink.write(lines)
-                listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
-                last = (cell.shard, cell.added_id)
-            if column is not None and last == (-1, 0):
-                raise InvalidInput(f"no cell in the given shards is in column {column!r}; check the name of the column")
+    ids = sum(internals_of(store).id_span(shard) for shard in shards)
+    last = (-1, 0)
+    with data_output(output) as sink, progress("dumping", ids, "ids") as listener:
+        for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
+            sink.write(lines)
+            listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
+            last = (cell.shard, cell.added_id)
+        if column is not None and last == (-1, 0):
+            raise InvalidInput(f"no cell in the given shards is in column {column!r}; check the name of the column")

@@ -17,7 +17,7 @@ from schemaless.cli.erase_shown import (
     undone_json,
 )
 from schemaless.cli.jobs import JobProgress, throttle_options, workers_options
-from schemaless.cli.options import execute_option, note_dry, open_store, url_option
+from schemaless.cli.options import execute_option, note_dry, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.ledger_file import Recorded, ledger_lines, load_ledger, read_ledger, taken_text
@@ -29,6 +29,7 @@ from schemaless.ops.erasure.status import status as status_of
 from schemaless.ops.erasure.verify import verify as verify_erasure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.sql import STEPS
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
@@ -65,9 +66,9 @@ def erase() -> None:
 
 @erase.command(cls=ReadOnlyCommand)
 @target_options
-@url_option
+@store_option
 @json_option
-def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, url: str) -> int:
+def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, store: Datastore) -> int:
     """Show what an erasure would erase, and where copies may remain.
 
     Without COLUMN, all columns of the row are erased; without REF_KEY, all versions.
@@ -79,16 +80,15 @@ def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str
       schemaless erase plan --keys subject.txt --json
     """
     targets = targets_of(row_key, column, ref_key, keys)
-    with open_store(url) as store:
-        plan_and_show(store, targets)
+    plan_and_show(store, targets)
     return 0
 
 
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1), required=False)
-@url_option
+@store_option
 @json_option
-def status(number: int | None, url: str) -> int:
+def status(number: int | None, store: Datastore) -> int:
     """Show erasures and who has not acknowledged them.
 
     Without NUMBER, the command lists the ledger.
@@ -98,11 +98,10 @@ def status(number: int | None, url: str) -> int:
       schemaless erase status
       schemaless erase status 12
     """
-    with open_store(url) as store:
-        if number is not None:
-            print_status(status_of(store, number))
-            return 0
-        entries = internals_of(store).erasures.ledger.entries()
+    if number is not None:
+        print_status(status_of(store, number))
+        return 0
+    entries = internals_of(store).erasures.ledger.entries()
     print_result([entry_json(entry) for entry in entries])
     if not entries:
         note("nothing has been erased yet")
@@ -127,7 +126,7 @@ def status(number: int | None, url: str) -> int:
 
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1))
-@url_option
+@store_option
 @click.option(
     "--archive",
     "folders",
@@ -136,7 +135,7 @@ def status(number: int | None, url: str) -> int:
     help="A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
 )
 @json_option
-def verify(number: int, url: str, folders: tuple[Path, ...]) -> int:
+def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
     """Search for what an erasure should have removed.
 
     The command searches the cells on primaries and replicas, index entries, parked cells, tables left by moves,
@@ -150,10 +149,9 @@ def verify(number: int, url: str, folders: tuple[Path, ...]) -> int:
 
     Exit status: 0, or 1 if something was found or a follower has not acknowledged the erasure yet.
     """
-    with open_store(url) as store:
-        shards = len(internals_of(store).erasures.ledger.entry(number).shards)
-        with progress("verifying", shards, "shards") as listener:
-            found = verify_erasure(store, number, archive_folders=folders, listener=listener)
+    shards = len(internals_of(store).erasures.ledger.entry(number).shards)
+    with progress("verifying", shards, "shards") as listener:
+        found = verify_erasure(store, number, archive_folders=folders, listener=listener)
     print_result(
         {
             **status_json(found.status),
@@ -173,10 +171,10 @@ def verify(number: int, url: str, folders: tuple[Path, ...]) -> int:
 
 @erase.command()
 @click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True)
-@url_option
+@store_option
 @execute_option
 @json_option
-def archive(folders: tuple[Path, ...], url: str, execute: bool) -> int:
+def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     """Erase the originals of erased cells from archives.
 
     A migration with --archive keeps the bodies that it replaces. Run this on each machine that has a part of an
@@ -189,7 +187,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool) -> int:
 
     Exit status: 0, or 1 if a file was left unchanged because its migration has not ended.
     """
-    with open_store(url) as store, progress("reading", None, "files") as listener:
+    with progress("reading", None, "files") as listener:
         files = erase_from_archives(store, folders, execute=execute, listener=listener)
     print_result([{"file": str(each.path), **facts(each, "originals", "skipped")} for each in files])
     for each in files:
@@ -203,7 +201,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool) -> int:
 
 
 @erase.command()
-@url_option
+@store_option
 @click.option(
     "--from",
     "ledger_file",
@@ -216,7 +214,7 @@ def archive(folders: tuple[Path, ...], url: str, execute: bool) -> int:
 @throttle_options
 @json_option
 def replay(
-    url: str, ledger_file: str | None, execute: bool, workers: int, dask: str | None, thresholds: Thresholds
+    store: Datastore, ledger_file: str | None, execute: bool, workers: int, dask: str | None, thresholds: Thresholds
 ) -> int:
     """Repeat erasures after restoring a backup.
 
@@ -233,20 +231,19 @@ def replay(
       schemaless erase replay
       schemaless erase replay --from ledger.ndjson --execute
     """
-    with open_store(url) as store:
-        recorded = Recorded()
-        if ledger_file is not None:
-            with click.open_file(ledger_file, "rb") as lines:
-                recorded = load_ledger(store, lines) if execute else read_ledger(store, lines)
-        if recorded.taken:
-            raise InvalidInput(taken_text(store, recorded.taken, "nothing was changed"))
-        entries = internals_of(store).erasures.ledger.entries()
-        to_compare = len(entries) + (0 if execute else len(recorded.erasures))
-        with progress("comparing", to_compare, "erasures") as listener:
-            found = undone(store, Recorded() if execute else recorded, listener=listener)
-        if execute:
-            with JobProgress(JobStore(store)) as shown:
-                replay_undone(store, found, thresholds, count=workers, dask=dask, listener=shown)
+    recorded = Recorded()
+    if ledger_file is not None:
+        with click.open_file(ledger_file, "rb") as lines:
+            recorded = load_ledger(store, lines) if execute else read_ledger(store, lines)
+    if recorded.taken:
+        raise InvalidInput(taken_text(store, recorded.taken, "nothing was changed"))
+    entries = internals_of(store).erasures.ledger.entries()
+    to_compare = len(entries) + (0 if execute else len(recorded.erasures))
+    with progress("comparing", to_compare, "erasures") as listener:
+        found = undone(store, Recorded() if execute else recorded, listener=listener)
+    if execute:
+        with JobProgress(JobStore(store)) as shown:
+            replay_undone(store, found, thresholds, count=workers, dask=dask, listener=shown)
     print_result(
         {
             "added": len(recorded.erasures),
@@ -265,8 +262,8 @@ def replay(
 
 
 @erase.command(cls=ReadOnlyCommand)
-@url_option
-def ledger(url: str) -> None:
+@store_option
+def ledger(store: Datastore) -> None:
     """Write the ledger as NDJSON, to be kept apart from the backups.
 
     After a restore, 'erase replay --from FILE' erases again everything that the ledger lists. The file has the keys of
@@ -276,14 +273,14 @@ def ledger(url: str) -> None:
     Example:
       schemaless erase ledger > ledger.ndjson
     """
-    with open_store(url) as store, data_output(None) as sink:
+    with data_output(None) as sink:
         for line in ledger_lines(store):
             sink.write(line + b"\n")
 
 
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1))
-@url_option
+@store_option
 @click.option(
     "--sign",
     "key_file",
@@ -292,7 +289,7 @@ def ledger(url: str) -> None:
     help="Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
 )
 @click.option("--html", "page", type=OutputFile(Path), metavar="FILE", help="Also write the receipt as an HTML page.")
-def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> None:
+def receipt(number: int, store: Datastore, key_file: Path | None, page: Path | None) -> None:
     """Print what an erasure has removed, and what remains.
 
     The receipt is JSON: what is gone, what remains in binary logs, undo logs and free pages and until when, who has not
@@ -304,8 +301,7 @@ def receipt(number: int, url: str, key_file: Path | None, page: Path | None) -> 
       schemaless erase receipt 12 > receipt.json
       schemaless erase receipt 12 --sign key.pem --html receipt.html
     """
-    with open_store(url) as store:
-        issued = receipt_of(store, number)
+    issued = receipt_of(store, number)
     if key_file is not None:
         issued = signed(issued, key_file)
     if page is not None:

@@ -10,13 +10,14 @@ import click
 
 from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, row_key_of, url_option, with_options
+from schemaless.cli.options import note_dry, row_key_of, store_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
 from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
@@ -82,7 +83,7 @@ def _target(text: str) -> Target:
 
 @click.command()
 @target_options
-@url_option
+@store_option
 @click.option("--reason", metavar="CODE", help="The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
 @click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
 @click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
@@ -96,7 +97,7 @@ def run(
     column: str | None,
     ref_key: int | None,
     keys: str | None,
-    url: str,
+    store: Datastore,
     reason: str | None,
     requested_by: str | None,
     number: int | None,
@@ -128,36 +129,35 @@ def run(
 
     Exit status: 0, or 3 if stopped; 'erase run --erasure N --execute' continues the erasure.
     """
-    with open_store(url) as store:
-        job_store, ledger = JobStore(store), internals_of(store).erasures.ledger
-        job = None
-        if job_id is not None:
-            job, resumed, _ = ERASE.resumed(job_store, job_id)
-            number = resumed.erasure
-        if number is None:
-            targets = targets_of(row_key, column, ref_key, keys)
-            if reason is None:
-                raise InvalidInput("give the reason for the erasure with --reason, as a code such as gdpr-art-17")
-            check_reason(reason)
-        else:
-            if ledger.entry(number).kind != "keys":
-                raise InvalidInput(
-                    f"erasure {number} comes from a retention policy; 'schemaless retention run' executes it"
-                )
-            targets = list(ledger.targets(number))
-        if not execute:
-            plan_and_show(store, targets)
-            note_dry()
-            return 0
-        if number is None:
-            assert reason is not None
-            number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
-            note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
-        jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
-        job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
-        spec = ErasureSpec(number, thresholds=thresholds)
-        with JobProgress(job_store) as shown:
-            run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
-        outcome = record_acknowledgements(store, number)
+    job_store, ledger = JobStore(store), internals_of(store).erasures.ledger
+    job = None
+    if job_id is not None:
+        job, resumed, _ = ERASE.resumed(job_store, job_id)
+        number = resumed.erasure
+    if number is None:
+        targets = targets_of(row_key, column, ref_key, keys)
+        if reason is None:
+            raise InvalidInput("give the reason for the erasure with --reason, as a code such as gdpr-art-17")
+        check_reason(reason)
+    else:
+        if ledger.entry(number).kind != "keys":
+            raise InvalidInput(
+                f"erasure {number} comes from a retention policy; 'schemaless retention run' executes it"
+            )
+        targets = list(ledger.targets(number))
+    if not execute:
+        plan_and_show(store, targets)
+        note_dry()
+        return 0
+    if number is None:
+        assert reason is not None
+        number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
+        note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
+    jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
+    job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
+    spec = ErasureSpec(number, thresholds=thresholds)
+    with JobProgress(job_store) as shown:
+        run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
+    outcome = record_acknowledgements(store, number)
     print_status(outcome)
     return 0

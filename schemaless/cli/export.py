@@ -10,7 +10,7 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up, open_store, url_option
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -30,6 +30,7 @@ from schemaless.ops.export.exporter import Pace
 from schemaless.ops.export.manifest import Definition, read_definition
 from schemaless.ops.export.target import Target, open_target
 from schemaless.store.arrow.infer import Proposal
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -117,7 +118,7 @@ def export() -> None:
 )
 @click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
 @stop_option
-@url_option
+@store_option
 @json_option
 def parquet(
     uri: str | None,
@@ -133,7 +134,7 @@ def parquet(
     max_age_s: float,
     skip_corrupt: bool,
     stop_s: float,
-    url: str,
+    store: Datastore,
 ) -> int:
     """Export new cells to Parquet files.
 
@@ -160,23 +161,22 @@ def parquet(
     erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
     pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
-    with open_store(url) as store:
-        if proposes:
-            _propose(infer(store, columns or None))
-            return 0
-        if uri is None:
-            raise click.UsageError("Missing option '--to'.")
-        wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
-        definition = prepare(store, uri, wanted)
-        supervisor = export_supervisor(store, uri, definition, pace, workers)
-        if not once:
-            note(f"export {name} follows {counted(store.shard_count, 'shard')}")
-            supervisor.run(stop_s=stop_s)
-            return 0
-        with progress(f"exporting to {uri}", None, "ids") as listener:
-            ended = caught_up(store, definition, listener)
-            supervisor.run(ended, stop_s=stop_s)
-        status = export_status(store, name)
+    if proposes:
+        _propose(infer(store, columns or None))
+        return 0
+    if uri is None:
+        raise click.UsageError("Missing option '--to'.")
+    wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
+    definition = prepare(store, uri, wanted)
+    supervisor = export_supervisor(store, uri, definition, pace, workers)
+    if not once:
+        note(f"export {name} follows {counted(store.shard_count, 'shard')}")
+        supervisor.run(stop_s=stop_s)
+        return 0
+    with progress(f"exporting to {uri}", None, "ids") as listener:
+        ended = caught_up(store, definition, listener)
+        supervisor.run(ended, stop_s=stop_s)
+    status = export_status(store, name)
     print_result(_json(status))
     _show(status)
     note_gave_up(ended.gave_up)
@@ -185,9 +185,9 @@ def parquet(
 
 @export.command(cls=ReadOnlyCommand)
 @click.argument("name", required=False)
-@url_option
+@store_option
 @json_option
-def status(name: str | None, url: str) -> int:
+def status(name: str | None, store: Datastore) -> int:
     """Show the progress and content of exports.
 
     The status counts files, rows and bytes from the manifest, shows the lag of each shard, and
@@ -204,15 +204,14 @@ def status(name: str | None, url: str) -> int:
     """
     statuses: list[ExportStatus] = []
     unreadable: list[dict[str, Any]] = []
-    with open_store(url) as store:
-        targets = exports(store)
-        for each in targets if name is None else [name]:
-            try:
-                statuses.append(export_status(store, each))
-            except (InvalidInput, ExportFailed) as error:
-                if name is not None:
-                    raise
-                unreadable.append({"name": each, "uri": targets[each], "faults": True, "error": str(error)})
+    targets = exports(store)
+    for each in targets if name is None else [name]:
+        try:
+            statuses.append(export_status(store, each))
+        except (InvalidInput, ExportFailed) as error:
+            if name is not None:
+                raise
+            unreadable.append({"name": each, "uri": targets[each], "faults": True, "error": str(error)})
     print_result(_json(statuses[0]) if name is not None else [*map(_json, statuses), *unreadable])
     if not targets:
         out().print("there is no export yet; 'schemaless export parquet' creates one")
@@ -275,20 +274,19 @@ def compact(uri: str, file_mib: float) -> int:
 @export.command()
 @click.argument("name")
 @execute_option
-@url_option
-def remove(name: str, execute: bool, url: str) -> None:
+@store_option
+def remove(name: str, execute: bool, store: Datastore) -> None:
     """Delete the progress of an export; its files stay.
 
     \b
     Examples:
       schemaless export remove parquet --execute
     """
-    with open_store(url) as store:
-        found = exports(store)
-        if name not in found:
-            raise InvalidInput(f"{store.name!r} has no export {name}; existing names: {', '.join(found) or 'none'}")
-        if execute:
-            remove_export(store, name)
+    found = exports(store)
+    if name not in found:
+        raise InvalidInput(f"{store.name!r} has no export {name}; existing names: {', '.join(found) or 'none'}")
+    if execute:
+        remove_export(store, name)
     out().print(f"the progress of export {name} {'was' if execute else 'would be'} deleted")
     if not execute:
         note_dry()

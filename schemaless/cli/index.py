@@ -12,23 +12,17 @@ import click
 from schemaless.base.events import ignore_events
 from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import (
-    execute_option,
-    note_dry,
-    note_gave_up,
-    open_store,
-    shards_of,
-    shards_option,
-    url_option,
-)
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.admin.indexes import index_supervisor, indexes_of
+from schemaless.store.datastore import Datastore
 from schemaless.store.followers.states import QUARANTINED
 from schemaless.store.indexes.admin import IndexStatus, Watch
 from schemaless.store.indexes.check import Found
 from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.registry import BACKFILLING, DROPPING, READY, IndexEntry
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -113,7 +107,7 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str) -> No
           --field BASE.at:time --field status=STATUS.s:text(64)
     """
     definition = define(name, shard_field, fields)
-    with open_store(url) as store, progress("creating tables", None, "shards") as listener:
+    with connect(url) as store, progress("creating tables", None, "shards") as listener:
         entry, created = indexes_of(store).create(definition, listener)
     print_result(
         {
@@ -138,9 +132,9 @@ def _note_next(name: str) -> None:
 @index.command()
 @click.argument("name")
 @execute_option
-@url_option
+@store_option
 @json_option
-def rebuild(name: str, execute: bool, url: str) -> None:
+def rebuild(name: str, execute: bool, store: Datastore) -> None:
     """Build an index again, beside the present one.
 
     The new index has the same fields, and its tables are in the storage engine of each shard's cluster: use this to
@@ -160,15 +154,14 @@ def rebuild(name: str, execute: bool, url: str) -> None:
       schemaless index rebuild client_trips
       schemaless index rebuild client_trips --execute --json
     """
-    with open_store(url) as store:
-        indexes = indexes_of(store)
-        entry = next((entry for entry in reversed(indexes.named(name)) if entry.state == READY), None)
-        created = False
-        if entry is None:
-            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
-        if execute:
-            with progress("creating tables", None, "shards") as listener:
-                entry, created = indexes.rebuild(name, listener)
+    indexes = indexes_of(store)
+    entry = next((entry for entry in reversed(indexes.named(name)) if entry.state == READY), None)
+    created = False
+    if entry is None:
+        raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+    if execute:
+        with progress("creating tables", None, "shards") as listener:
+            entry, created = indexes.rebuild(name, listener)
     print_result({"name": name, "number": entry.number, "state": entry.state, "created": created})
     if created:
         out().print(f"index {name} created as number {entry.number}, beside the present one; state: {entry.state}")
@@ -186,9 +179,9 @@ def rebuild(name: str, execute: bool, url: str) -> None:
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures stored so far have been processed.")
 @stop_option
-@url_option
+@store_option
 @json_option
-def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: str) -> int:
+def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, store: Datastore) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
     Without NAMES, the command maintains all indexes. Workers on any number of machines divide the shards among
@@ -207,24 +200,23 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, url: st
     Exit status: 3 if stopped; with --once, 0, or 1 if the index cannot be maintained in some shard, for instance
     because its cells kill 8 workers, or erased cells could not be handled 8 times in a row.
     """
-    with open_store(url) as store:
-        indexes = indexes_of(store)
-        for name in names:
-            indexes.named(name)
-        while True:
-            entries = indexes.maintained(names)
-            if not entries:
-                raise InvalidInput("there is no index yet; create one with 'schemaless index create'")
-            filling = [entry.name for entry in entries if entry.state == BACKFILLING]
-            supervisor = index_supervisor(store, names, workers)
-            note(f"maintaining {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
-            title = f"filling {', '.join(filling)}"
-            with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
-                watch = Watch(indexes, names, listener, once=once)
-                supervisor.run(watch, stop_s=stop_s)
-            if once:
-                break
-        statuses = [indexes.status(entry) for entry in indexes.maintained(names)]
+    indexes = indexes_of(store)
+    for name in names:
+        indexes.named(name)
+    while True:
+        entries = indexes.maintained(names)
+        if not entries:
+            raise InvalidInput("there is no index yet; create one with 'schemaless index create'")
+        filling = [entry.name for entry in entries if entry.state == BACKFILLING]
+        supervisor = index_supervisor(store, names, workers)
+        note(f"maintaining {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")
+        title = f"filling {', '.join(filling)}"
+        with progress(title, None, "ids") if filling else nullcontext(ignore_events) as listener:
+            watch = Watch(indexes, names, listener, once=once)
+            supervisor.run(watch, stop_s=stop_s)
+        if once:
+            break
+    statuses = [indexes.status(entry) for entry in indexes.maintained(names)]
     print_result([status_json(index) for index in statuses])
     show_statuses(statuses)
     for name, gave_up in watch.gave_up.items():
@@ -237,9 +229,9 @@ _FAULTS_SHOWN: Final = 16
 
 @index.command(cls=ReadOnlyCommand)
 @click.argument("name", required=False)
-@url_option
+@store_option
 @json_option
-def status(name: str | None, url: str) -> int:
+def status(name: str | None, store: Datastore) -> int:
     """Show the state of an index, or of all indexes.
 
     An index is declared while its tables are being created, backfilling while it is being filled, then ready, and
@@ -254,9 +246,8 @@ def status(name: str | None, url: str) -> int:
 
     Exit status: 0, or 1 if a shard is unreachable, has no progress row, or has a worker that waits after an error.
     """
-    with open_store(url) as store:
-        indexes = indexes_of(store)
-        statuses = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
+    indexes = indexes_of(store)
+    statuses = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
     print_result([status_json(index) for index in statuses])
     if not statuses:
         out().print("there is no index yet; create one with 'schemaless index create'")
@@ -342,9 +333,9 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 @click.option("--repair", is_flag=True, help="Repair the faults; needs --execute.")
 @shards_option
 @execute_option
-@url_option
+@store_option
 @json_option
-def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: str) -> int:
+def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
     """Compare each row with its entry, and each entry with its row.
 
     \b
@@ -368,24 +359,22 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 
     Exit status: 0, or 1 if a fault was found and not repaired.
     """
-    with open_store(url) as store:
-        indexes = indexes_of(store)
-        ready = [entry for entry in indexes.named(name) if entry.state == READY]
-        if not ready:
-            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
-        shards = shards_of(shards_text, store.shard_count)
-        checking = indexes.check(ready[-1], repair=repair and execute)
-        results: list[Found] = []
-        try:
-            with progress(f"checking {name}", len(shards), "shards") as listener:
-                results.extend(checking.run(shards, listener))
-        except (KeyboardInterrupt, SchemalessError):
-            # Hours of checking may precede this point.
-            left = list_of_shards(shards[len(results) :])
-            _print(ready[-1], results, left)
-            repairing = " --repair --execute" if repair and execute else ""
-            note(f"to check the remaining shards: schemaless index check {name} --shards {left}{repairing}")
-            raise
+    indexes = indexes_of(store)
+    ready = [entry for entry in indexes.named(name) if entry.state == READY]
+    if not ready:
+        raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+    checking = indexes.check(ready[-1], repair=repair and execute)
+    results: list[Found] = []
+    try:
+        with progress(f"checking {name}", len(shards), "shards") as listener:
+            results.extend(checking.run(shards, listener))
+    except (KeyboardInterrupt, SchemalessError):
+        # Hours of checking may precede this point.
+        left = list_of_shards(shards[len(results) :])
+        _print(ready[-1], results, left)
+        repairing = " --repair --execute" if repair and execute else ""
+        note(f"to check the remaining shards: schemaless index check {name} --shards {left}{repairing}")
+        raise
     total = _print(ready[-1], results, None)
     if repair and not execute:
         note_dry()
@@ -420,9 +409,9 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     help="Drop only indexes that another definition has replaced, or whose drop was interrupted.",
 )
 @execute_option
-@url_option
+@store_option
 @json_option
-def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str) -> None:
+def drop(name: str, number: int | None, replaced: bool, execute: bool, store: Datastore) -> None:
     """Drop an index.
 
     Queries on the index fail as soon as the command starts. The command waits until all workers have released the
@@ -435,19 +424,18 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str)
       schemaless index drop client_trips
       schemaless index drop client_trips --replaced --execute
     """
-    with open_store(url) as store:
-        indexes = indexes_of(store)
-        chosen = [
-            entry
-            for entry in indexes.named(name)
-            if (number is None or entry.number == number) and (not replaced or entry.state == DROPPING)
-        ]
-        if not chosen:
-            there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
-            raise InvalidInput(f"no index {name} matches these options; the indexes with this name are {there}")
-        for entry in chosen if execute else ():
-            with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
-                indexes.drop(entry, listener)
+    indexes = indexes_of(store)
+    chosen = [
+        entry
+        for entry in indexes.named(name)
+        if (number is None or entry.number == number) and (not replaced or entry.state == DROPPING)
+    ]
+    if not chosen:
+        there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
+        raise InvalidInput(f"no index {name} matches these options; the indexes with this name are {there}")
+    for entry in chosen if execute else ():
+        with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
+            indexes.drop(entry, listener)
     print_result({"name": name, "numbers": [entry.number for entry in chosen], "dropped": execute})
     for entry in chosen:
         out().print(f"index {name}, number {entry.number}, {entry.state}, {'is' if execute else 'would be'} dropped")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import Advanced
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.options import store_option
 from schemaless.errors import AccessDenied
 from schemaless.planning.sampling.sql import estimate_cells
 from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
@@ -30,13 +30,13 @@ _BLOCK_ROWS = 10_000
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.option(
     "--count", is_flag=True, help="Count cells exactly; by default, InnoDB's estimate is shown, which may be far off."
 )
 @click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
 @json_option
-def info(url: str, count: bool, internals: bool) -> None:
+def info(store: Datastore, count: bool, internals: bool) -> None:
     """Show a datastore's topology and cell counts.
 
     --json includes what --all shows.
@@ -47,14 +47,13 @@ def info(url: str, count: bool, internals: bool) -> None:
       schemaless info --count --all
       schemaless info --json
     """
-    with open_store(url) as store:
-        clusters = [_cluster_facts(store, cluster, count) for cluster in internals_of(store).topology.clusters]
-        facts = {
-            "name": store.name,
-            "shards": store.shard_count,
-            "placement": internals_of(store).topology.placement,
-            "clusters": clusters,
-        }
+    clusters = [_cluster_facts(store, cluster, count) for cluster in internals_of(store).topology.clusters]
+    facts = {
+        "name": store.name,
+        "shards": store.shard_count,
+        "placement": internals_of(store).topology.placement,
+        "clusters": clusters,
+    }
     print_result(facts)
     placed = f", placed by {facts['placement']}" if internals else ""
     out().print(f"datastore {facts['name']}: {counted(store.shard_count, 'shard')}{placed}")

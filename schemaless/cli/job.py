@@ -12,13 +12,14 @@ import click
 from schemaless.base.numbers import shards_text
 from schemaless.base.runner_names import process_of, who
 from schemaless.cli.jobs import progress_text, thresholds_text, throttle_changes
-from schemaless.cli.options import open_store, url_option, with_options
+from schemaless.cli.options import store_option, with_options
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.job import Job, JobState, ShardState, continue_command, end_command, job_name
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import JobStatus, status_of
 from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     as_json,
@@ -38,7 +39,9 @@ _COLUMNS: Final = ("shard", "state", "pass", "through", "cells", "before", "afte
 
 
 def _job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return with_options(command, click.argument("job_id", type=CatalogId(), metavar="[N]", required=False), url_option)
+    return with_options(
+        command, click.argument("job_id", type=CatalogId(), metavar="[N]", required=False), store_option
+    )
 
 
 @click.group()
@@ -61,9 +64,9 @@ def job() -> None:
 
 
 @job.command("list", cls=ReadOnlyCommand)
-@url_option
+@store_option
 @json_option
-def list_(url: str) -> None:
+def list_(store: Datastore) -> None:
     """List all jobs of the datastore, newest last.
 
     \b
@@ -71,8 +74,7 @@ def list_(url: str) -> None:
       schemaless job list
       schemaless job list --json
     """
-    with open_store(url) as store:
-        jobs = JobStore(store).jobs()
+    jobs = JobStore(store).jobs()
     print_result({"jobs": [asdict(job) for job in jobs]})
     print_table(
         None,
@@ -96,7 +98,7 @@ def list_(url: str) -> None:
 @_job_argument
 @click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
 @json_option
-def show(url: str, job_id: int | None, each_shard: bool) -> None:
+def show(store: Datastore, job_id: int | None, each_shard: bool) -> None:
     """Show the progress of a job.
 
     The output includes the speed of the job, the reason if it is waiting, and the estimated time to completion. That
@@ -109,17 +111,16 @@ def show(url: str, job_id: int | None, each_shard: bool) -> None:
       schemaless job show 3 --shards --json
       watch schemaless job show
     """
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job_id = _chosen(job_store, job_id, or_last=True).job_id
-        status, events = status_of(job_store, job_id, counters=as_json()), job_store.events(job_id)
+    job_store = JobStore(store)
+    job_id = _chosen(job_store, job_id, or_last=True).job_id
+    status, events = status_of(job_store, job_id, counters=as_json()), job_store.events(job_id)
     print_result(_status_json(status, events))
     _show_status(status, each_shard)
 
 
 @job.command()
 @_job_argument
-def pause(url: str, job_id: int | None) -> None:
+def pause(store: Datastore, job_id: int | None) -> None:
     """Pause a job.
 
     Its runners stop within two seconds, on every machine, and keep their shards; a cutover of a shard that is in
@@ -129,12 +130,12 @@ def pause(url: str, job_id: int | None) -> None:
     Example:
       schemaless job pause 3
     """
-    _set_state(url, job_id, ("running",), "paused")
+    _set_state(store, job_id, ("running",), "paused")
 
 
 @job.command()
 @_job_argument
-def resume(url: str, job_id: int | None) -> None:
+def resume(store: Datastore, job_id: int | None) -> None:
     """Continue a paused job.
 
     If the job has no runner left, the command prints the command that starts one.
@@ -143,12 +144,12 @@ def resume(url: str, job_id: int | None) -> None:
     Example:
       schemaless job resume 3
     """
-    _set_state(url, job_id, ("paused",), "running")
+    _set_state(store, job_id, ("paused",), "running")
 
 
 @job.command()
 @_job_argument
-def cancel(url: str, job_id: int | None) -> None:
+def cancel(store: Datastore, job_id: int | None) -> None:
     """End a job for good.
 
     Completed work is kept: bodies that were re-encoded or restored stay so, and erased cells stay erased. A new job can
@@ -158,13 +159,13 @@ def cancel(url: str, job_id: int | None) -> None:
     Example:
       schemaless job cancel 3
     """
-    _set_state(url, job_id, ("running", "paused"), "cancelled")
+    _set_state(store, job_id, ("running", "paused"), "cancelled")
 
 
 @job.command("set")
 @_job_argument
 @throttle_changes
-def set_(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
+def set_(store: Datastore, job_id: int | None, changes: dict[str, Any]) -> None:
     """Change the thresholds of a job while it runs.
 
     The command changes the given thresholds and keeps the others; without options, it prints them all. Within two
@@ -177,14 +178,11 @@ def set_(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
       schemaless job set --max-mb-per-s off
     """
     Thresholds(**changes)  # validates the values
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = _chosen(job_store, job_id)
-        if not job.unfinished:
-            raise JobConflict(
-                f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id
-            )
-        now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
+    job_store = JobStore(store)
+    job = _chosen(job_store, job_id)
+    if not job.unfinished:
+        raise JobConflict(f"job {job.job_id} is {job.state}; only running and paused jobs have thresholds", job.job_id)
+    now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
     out().print(f"thresholds of job {job.job_id}: {thresholds_text(now)}")
 
 
@@ -201,25 +199,24 @@ def _chosen(job_store: JobStore, job_id: int | None, *, or_last: bool = False) -
     return unfinished[0] if unfinished else jobs[-1]
 
 
-def _set_state(url: str, job_id: int | None, before: Sequence[JobState], after: JobState) -> None:
+def _set_state(store: Datastore, job_id: int | None, before: Sequence[JobState], after: JobState) -> None:
     """Change the state of a job, and report the change."""
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = _chosen(job_store, job_id)
-        if job.kind == "move" and after == "cancelled":
-            # Its copies must be dropped, and its fences released.
-            raise JobConflict(f"job {job.job_id} is a move; '{end_command(job.kind, job.job_id)}' ends it", job.job_id)
-        if not job_store.change_state(job.job_id, before, after, f"by {who()}"):
-            now = job_store.job(job.job_id)
-            if now.state == after:
-                note(f"job {job.job_id} is {after} already")
-                return
-            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
-        runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
-        reach = f"; {counted(runners, 'runner')} will notice within two seconds" if runners else ""
-        out().print(f"job {job.job_id} is {after}{reach}")
-        if after == "running" and not runners:
-            note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
+    job_store = JobStore(store)
+    job = _chosen(job_store, job_id)
+    if job.kind == "move" and after == "cancelled":
+        # Its copies must be dropped, and its fences released.
+        raise JobConflict(f"job {job.job_id} is a move; '{end_command(job.kind, job.job_id)}' ends it", job.job_id)
+    if not job_store.change_state(job.job_id, before, after, f"by {who()}"):
+        now = job_store.job(job.job_id)
+        if now.state == after:
+            note(f"job {job.job_id} is {after} already")
+            return
+        raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
+    runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
+    reach = f"; {counted(runners, 'runner')} will notice within two seconds" if runners else ""
+    out().print(f"job {job.job_id} is {after}{reach}")
+    if after == "running" and not runners:
+        note(f"no runner works on it now; start one with '{continue_command(job.kind, job.job_id)}'")
 
 
 def _show_status(status: JobStatus, each_shard: bool) -> None:

@@ -16,7 +16,7 @@ import click
 from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
 from schemaless.cell import CellKey, NewStoredCell
-from schemaless.cli.options import allow_nan_option, codec_option, open_store, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
@@ -24,6 +24,7 @@ from schemaless.ops.admin import ndjson as loading
 from schemaless.ops.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
@@ -136,7 +137,7 @@ def load(
         key_of = _key_of(column, row_key, ref_key)
     total = loading.LoadOutcome()
     skipped: list[dict[str, Any]] = []
-    with open_store(url) as store, _Rejects(rejects) as rejected:
+    with connect(url) as store, _Rejects(rejects) as rejected:
         for name in files:
             to_cell = _reader(store, key_of, chosen, created_at_of, allow_nan)
             with ExitStack() as stack:

@@ -7,8 +7,9 @@ from importlib.util import find_spec
 
 import click
 
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.options import url_option
 from schemaless.errors import InvalidInput
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import ReadOnlyCommand, note
 
 
@@ -39,6 +40,6 @@ def metrics(url: str, listen: str) -> None:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidInput(f"--listen takes HOST:PORT such as 127.0.0.1:9464, got {listen!r}")
-    with open_store(url) as store, Exporter(store) as exporter, exporter.serve(host.strip("[]"), int(port)) as taken:
+    with connect(url) as store, Exporter(store) as exporter, exporter.serve(host.strip("[]"), int(port)) as taken:
         note(f"metrics of {store.name} on http://{host}:{taken}/metrics, until Ctrl-C")
         threading.Event().wait()

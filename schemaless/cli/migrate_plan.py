@@ -13,7 +13,6 @@ from schemaless.cli.options import (
     as_spec,
     codec_details,
     codec_option,
-    open_store,
     shards_of,
     shards_option,
     url_option,
@@ -22,6 +21,7 @@ from schemaless.cli.options import (
 from schemaless.codec.registry import codec_names
 from schemaless.ops.migrate.plan import Change, CodecFound, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,
@@ -86,7 +86,7 @@ def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed
       schemaless migrate plan --to msgpack+zstd --json
       schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
     """
-    with open_store(url) as store:
+    with connect(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
             result = plan_migration(store, spec, shards, exact=exact, seed=seed, listener=listener)

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import chosen_job, job_option
-from schemaless.cli.options import note_estimated_sizes, open_store, url_option
+from schemaless.cli.options import note_estimated_sizes, store_option
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.ops.migrate.tally import Tally
+from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
@@ -36,13 +37,13 @@ _ROWS_SHOWN = 40
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
 @click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - prints CSV only.")
 @click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write an HTML page with charts.")
 @click.option("--all", "show_all", is_flag=True, help="Also print the figures of each cluster, shard and column.")
 @json_option
-def report(url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool) -> None:
+def report(store: Datastore, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool) -> None:
     """Show the effect of a migration on space.
 
     The report compares four quantities before the migration, after it, and after a rebuild: body bytes, length of the
@@ -55,11 +56,10 @@ def report(url: str, job_id: int | None, csv_file: str | None, html_file: str | 
       schemaless migrate report --job 3 --html report.html
       schemaless migrate report --csv - > report.csv
     """
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = chosen_job(job_store, job_id)
-        job.check_kind("migrate")
-        space = reclaimed_report(store, job, datetime.now(UTC))
+    job_store = JobStore(store)
+    job = chosen_job(job_store, job_id)
+    job.check_kind("migrate")
+    space = reclaimed_report(store, job, datetime.now(UTC))
     if html_file is not None:
         write_and_say(html_file, reclaimed_html(space))
     if write_csv(csv_file, lambda: csv_text(space)):

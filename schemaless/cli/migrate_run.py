@@ -11,7 +11,7 @@ from schemaless.base.events import only, together
 from schemaless.cli.faults import failure_json
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options
-from schemaless.cli.options import open_store, shards_of, url_option
+from schemaless.cli.options import shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
@@ -23,6 +23,7 @@ from schemaless.ops.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.files import unwritable_folder
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
@@ -99,9 +100,9 @@ def run(
     Exit status: 0 if done, 1 if some bodies were left as they are, 3 if stopped; run the same command again to
     continue.
     """
-    with open_store(url) as store:
+    with connect(url) as store:
         job_store = JobStore(store)
-        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
+        shards = shards_of(shards_text, store.shard_count)
         job = None
         if job_id is None:
             _note_settings(store, spec)
@@ -138,12 +139,12 @@ def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
             )
 
 
-def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:
-    count = store.shard_count if shards is None else len(shards)
+def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int]) -> None:
     sources = " or ".join(spec.sources) or f"any codec except {spec.target}"
     columns = ", ".join(spec.columns) or "all columns"
     out().print(
-        f"would re-encode bodies in {sources} to {spec.target}: {counted(count, 'shard')} of {store.name}, {columns}"
+        f"would re-encode bodies in {sources} to {spec.target}: {counted(len(shards), 'shard')} of {store.name}, "
+        f"{columns}"
     )
     note("nothing was changed; add --execute to re-encode, or run 'schemaless migrate plan' to estimate the savings")
 

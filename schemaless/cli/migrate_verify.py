@@ -12,7 +12,7 @@ import click
 
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.jobs import JobProgress, chosen_job, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
+from schemaless.cli.options import note_dry, shards_of, shards_option, store_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -121,17 +121,28 @@ def verify_json(report: VerifyReport, faults: list[dict[str, Any]]) -> dict[str,
     }
 
 
+def _share(text: str) -> float:
+    share = fraction_of(text)
+    if not 0 < share < 1:
+        raise InvalidInput(f"--sample takes a share over 0 and below 1, such as 1% or 0.01, got {text!r}")
+    return share
+
+
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
 @click.option(
     "--shards",
-    "shards_text",
+    "only",
     metavar="LIST",
     help="Verify only these shards, such as 0-3,8.  [default: all shards of the job]",
 )
 @click.option(
-    "--sample", metavar="SHARE", help="Verify only a share of the cells, such as 1%, in blocks of adjacent cells."
+    "--sample",
+    "share",
+    type=_share,
+    metavar="SHARE",
+    help="Verify only a share of the cells, such as 1%, in blocks of adjacent cells.",
 )
 @click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
@@ -139,10 +150,10 @@ def verify_json(report: VerifyReport, faults: list[dict[str, Any]]) -> dict[str,
 @proof_options
 @json_option
 def verify(
-    url: str,
+    store: Datastore,
     job_id: int | None,
-    shards_text: str | None,
-    sample: str | None,
+    only: str | None,
+    share: float | None,
     seed: int | None,
     folders: tuple[Path, ...],
     no_archive: bool,
@@ -179,20 +190,16 @@ def verify(
     """
     if no_archive and folders:
         raise InvalidInput("--archive and --no-archive contradict each other; use only one of them")
-    share = None if sample is None else _share(sample)
     faults = FaultOutput(_FAULTS_PER_KIND)
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
-        shards = _shards_to_verify(store, job_store, job, shards_text)
-        if job is not None and job.unfinished:
-            note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
-        archive = None if no_archive else archive_of(store, job, folders)
-        options = VerifyOptions(
-            sample=share, seed=seed, archive=archive, replicas=replicas, lag_timeout_s=lag_timeout_s
-        )
-        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
-            report = verify_migration(store, job, options, shards, workers=pool, listener=listener)
+    job_store = JobStore(store)
+    job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
+    shards = _shards_to_verify(store, job_store, job, only)
+    if job is not None and job.unfinished:
+        note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
+    archive = None if no_archive else archive_of(store, job, folders)
+    options = VerifyOptions(sample=share, seed=seed, archive=archive, replicas=replicas, lag_timeout_s=lag_timeout_s)
+    with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
+        report = verify_migration(store, job, options, shards, workers=pool, listener=listener)
     print_result({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
     out().print(_verdict(report, archive))
     show_left(report.left)
@@ -201,26 +208,19 @@ def verify(
     return EXIT_FAILED if report.faults or report.missing else 0
 
 
-def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, shards_text: str | None) -> list[int]:
+def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, only: str | None) -> list[int]:
     """Return the shards to verify: those given, which must be shards of the job, or all of the job's."""
     if job is None:
-        return shards_of(shards_text, store.shard_count)
+        return shards_of(only, store.shard_count)
     job.check_kind("migrate")
     own = job_store.numbers(job.job_id)
-    if shards_text is None:
+    if only is None:
         return own
-    shards = shards_of(shards_text, store.shard_count)
+    shards = shards_of(only, store.shard_count)
     others = sorted(set(shards) - set(own))
     if others:
         raise InvalidInput(f"job {job.job_id} does not include shard {others[0]}; use --job to name a job that does")
     return shards
-
-
-def _share(text: str) -> float:
-    share = fraction_of(text)
-    if not 0 < share < 1:
-        raise InvalidInput(f"--sample takes a share over 0 and below 1, such as 1% or 0.01, got {text!r}")
-    return share
 
 
 def _verdict(report: VerifyReport, archive: Originals | None) -> str:
@@ -236,7 +236,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 
 
 @click.command()
-@url_option
+@store_option
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
 @job_option(
     "With --archive, restore only what this migration replaced; without it, continue this restore.  "
@@ -249,10 +249,10 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 @click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
 @json_option
 def restore(
-    url: str,
+    store: Datastore,
     folders: tuple[Path, ...],
     job_id: int | None,
-    shards_text: str | None,
+    shards: list[int],
     execute: bool,
     workers: int,
     dask: str | None,
@@ -284,21 +284,20 @@ def restore(
     """
     if not folders and job_id is None:
         raise click.UsageError("name the archive with --archive, or use --job to name the restore to continue")
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = None
-        if folders:
-            shards = None if shards_text is None else tuple(shards_of(shards_text, store.shard_count))
-            spec = RestoreSpec(tuple(map(str, folders)), shards, job_id, full_row_images, thresholds=thresholds)
-        else:
-            assert job_id is not None
-            job, spec, _ = RESTORE.resumed(job_store, job_id)
-        if execute:
-            with JobProgress(job_store) as shown:
-                report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
-        else:
-            with progress("counting", None, "cells") as listener:
-                report = count(store, spec, listener=listener)
+    job_store = JobStore(store)
+    job = None
+    if folders:
+        some = tuple(shards) if len(shards) < store.shard_count else None
+        spec = RestoreSpec(tuple(map(str, folders)), some, job_id, full_row_images, thresholds=thresholds)
+    else:
+        assert job_id is not None
+        job, spec, _ = RESTORE.resumed(job_store, job_id)
+    if execute:
+        with JobProgress(job_store) as shown:
+            report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
+    else:
+        with progress("counting", None, "cells") as listener:
+            report = count(store, spec, listener=listener)
     print_result(_restore_json(report))
     _show_restore(report, execute)
     if not execute:
@@ -353,7 +352,7 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
 
 
 @click.command()
-@url_option
+@store_option
 @job_option("The migration to finalise.  [default: the last that replaced a body]")
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
 @click.option(
@@ -364,7 +363,7 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
 @proof_options
 @json_option
 def finalise(
-    url: str,
+    store: Datastore,
     job_id: int | None,
     folders: tuple[Path, ...],
     accept_left: bool,
@@ -392,22 +391,21 @@ def finalise(
     Exit status: 0 if the job is finalised, 1 if the command refused.
     """
     faults = FaultOutput(_FAULTS_PER_KIND)
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = chosen_job(job_store, job_id)
-        shards = job_store.numbers(job.job_id)
-        with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
-            result = finalise_job(
-                store,
-                job,
-                folders,
-                accept_left=accept_left,
-                replicas=replicas,
-                lag_timeout_s=lag_timeout_s,
-                workers=pool,
-                listener=listener,
-            )
-        _note_others(job_store, job)
+    job_store = JobStore(store)
+    job = chosen_job(job_store, job_id)
+    shards = job_store.numbers(job.job_id)
+    with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
+        result = finalise_job(
+            store,
+            job,
+            folders,
+            accept_left=accept_left,
+            replicas=replicas,
+            lag_timeout_s=lag_timeout_s,
+            workers=pool,
+            listener=listener,
+        )
+    _note_others(job_store, job)
     print_result(
         {
             "job": job.job_id,

@@ -17,7 +17,6 @@ from schemaless.errors import InvalidInput
 from schemaless.ops.admin.fields import hashed
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
-from schemaless.store.datastore import Datastore
 from schemaless.store.opening import connect
 from schemaless.topology.configuration import read_configuration
 from schemaless.ui.terminal.output import error, note
@@ -75,6 +74,22 @@ def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
 url_option: Final = datastore_option()
 
 
+def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--url``, and open the datastore that it names for the command, which is passed ``store``.
+
+    The value of ``shards_option``, if the command has it, is passed as ``shards``: a sorted list, by default of all.
+    """
+
+    @wraps(command)
+    def with_store(*arguments: Any, url: str, **options: Any) -> Any:
+        with connect(url) as store:
+            if "shards_text" in options:
+                options["shards"] = shards_of(options.pop("shards_text"), store.shard_count)
+            return command(*arguments, store=store, **options)
+
+    return url_option(with_store)  # type: ignore[no-any-return]
+
+
 _MOST_DIGITS: Final = 20
 
 shards_option: Final = click.option(
@@ -130,11 +145,6 @@ def note_estimated_sizes() -> None:
     note(
         "file sizes are from InnoDB's statistics, which are a few MB too low; exact sizes require the PROCESS privilege"
     )
-
-
-def open_store(url: str) -> Datastore:
-    """Connect to the datastore that ``--url`` names."""
-    return connect(url)
 
 
 def codec_option(

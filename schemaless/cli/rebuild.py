@@ -8,15 +8,7 @@ import click
 
 from schemaless.base.numbers import Interval
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import (
-    as_spec,
-    note_dry,
-    note_estimated_sizes,
-    open_store,
-    shards_of,
-    shards_option,
-    url_option,
-)
+from schemaless.cli.options import as_spec, note_dry, note_estimated_sizes, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import (
@@ -29,6 +21,7 @@ from schemaless.ops.migrate.rebuild import (
     plan_rebuild,
 )
 from schemaless.ops.migrate.rebuild import run as run_rebuild
+from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
@@ -115,7 +108,7 @@ def rebuild(
 
     Exit status: 0 if done, 1 if some shards were skipped, 3 if stopped; run the same command again to continue.
     """
-    with open_store(url) as store:
+    with connect(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         job_store = JobStore(store)
         job = None

@@ -10,7 +10,7 @@ import click
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, row_key_of, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, row_key_of, shards_option, store_option
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
@@ -54,7 +54,7 @@ def retention() -> None:
 
 @retention.command("set")
 @click.argument("column")
-@url_option
+@store_option
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="Keep cells of the last N days.")
 @click.option(
     "--versions",
@@ -63,7 +63,7 @@ def retention() -> None:
     help="Keep the last N versions of each row; erased versions count.",
 )
 @click.option("--forever", is_flag=True, help="Keep everything: remove the policy.")
-def set_(column: str, url: str, days: int | None, versions: int | None, forever: bool) -> None:
+def set_(column: str, store: Datastore, days: int | None, versions: int | None, forever: bool) -> None:
     """Set the retention policy of a column.
 
     Nothing is erased by this command. The account needs the role erase.
@@ -76,31 +76,29 @@ def set_(column: str, url: str, days: int | None, versions: int | None, forever:
     """
     if forever == (days is not None or versions is not None):
         raise click.UsageError("give --days, --versions or both; or --forever alone")
-    with open_store(url) as store:
-        policies = internals_of(store).policies
-        if forever:
-            policies.remove(column)
-            out().print(f"{column}: keep everything")
-        else:
-            policy = Policy(column, days, versions)
-            policies.set(policy)
-            out().print(f"{column}: {policy}; 'schemaless retention plan' shows what that erases")
+    policies = internals_of(store).policies
+    if forever:
+        policies.remove(column)
+        out().print(f"{column}: keep everything")
+    else:
+        policy = Policy(column, days, versions)
+        policies.set(policy)
+        out().print(f"{column}: {policy}; 'schemaless retention plan' shows what that erases")
 
 
 @retention.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @click.option("--released", is_flag=True, help="Also list holds that have ended.")
 @json_option
-def show(url: str, released: bool) -> None:
+def show(store: Datastore, released: bool) -> None:
     """Show policies and legal holds.
 
     \b
     Example:
       schemaless retention show --released --json
     """
-    with open_store(url) as store:
-        policies = internals_of(store).policies.all()
-        holds = internals_of(store).holds.all(released=released)
+    policies = internals_of(store).policies.all()
+    holds = internals_of(store).holds.all(released=released)
     print_result({"policies": [_policy_json(policy) for policy in policies], "holds": list(map(asdict, holds))})
     if policies:
         print_table(
@@ -124,10 +122,10 @@ def show(url: str, released: bool) -> None:
 
 @retention.command()
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
-@url_option
+@store_option
 @click.option("--by", "held_by", required=True, metavar="WHO", help="Who holds the rows, such as a department.")
 @click.option("--reason", required=True, metavar="CODE", help="The reason, as a code such as case-4711.")
-def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None:
+def hold(row_keys: tuple[str, ...], store: Datastore, held_by: str, reason: str) -> None:
     """Keep rows from being erased until they are released.
 
     Retention skips the rows, and 'erase' refuses them and says who holds them. Several parties can hold a row
@@ -137,32 +135,30 @@ def hold(row_keys: tuple[str, ...], url: str, held_by: str, reason: str) -> None
     Example:
       schemaless retention hold uuid5:N14228 --by legal --reason case-4711
     """
-    with open_store(url) as store:
-        internals_of(store).holds.hold(map(row_key_of, row_keys), held_by, reason)
+    internals_of(store).holds.hold(map(row_key_of, row_keys), held_by, reason)
     out().print(f"held by {held_by}: {counted(len(row_keys), 'row')}")
 
 
 @retention.command()
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
-@url_option
+@store_option
 @click.option("--by", "held_by", required=True, metavar="WHO", help="Who held the rows.")
-def release(row_keys: tuple[str, ...], url: str, held_by: str) -> None:
+def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
     """End one party's legal holds on rows.
 
     \b
     Example:
       schemaless retention release uuid5:N14228 --by legal
     """
-    with open_store(url) as store:
-        released = internals_of(store).holds.release(map(row_key_of, row_keys), held_by)
+    released = internals_of(store).holds.release(map(row_key_of, row_keys), held_by)
     out().print(f"released for {held_by}: {counted(released, 'hold')}")
 
 
 @retention.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @shards_option
 @json_option
-def plan(url: str, shards_text: str | None) -> None:
+def plan(store: Datastore, shards: list[int]) -> None:
     """Count the cells that a run would erase now.
 
     The command reads the key of every cell, and the lengths of the bodies that have expired. It changes nothing.
@@ -172,18 +168,19 @@ def plan(url: str, shards_text: str | None) -> None:
       schemaless retention plan
       schemaless retention plan --shards 0-15 --json
     """
-    with open_store(url) as store:
-        _plan_and_show(store, shards_of(shards_text, store.shard_count))
+    _plan_and_show(store, shards)
 
 
 @retention.command()
-@url_option
+@store_option
 @click.option("--execute", is_flag=True, help="Erase. Without this option, the command counts what it would erase.")
 @job_option("Continue this job; all other options are ignored.")
 @workers_options
 @throttle_options
 @json_option
-def run(url: str, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds) -> int:
+def run(
+    store: Datastore, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds
+) -> int:
     """Erase expired cells.
 
     The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
@@ -198,29 +195,28 @@ def run(url: str, execute: bool, job_id: int | None, workers: int, dask: str | N
 
     Exit status: 0 if done, 3 if stopped; run the same command again to continue.
     """
-    with open_store(url) as store:
-        if not execute:
-            _plan_and_show(store, range(store.shard_count))
-            note_dry()
-            return 0
-        job_store = JobStore(store)
-        job, resumed, _ = (None, None, ()) if job_id is None else RETAIN.resumed(job_store, job_id)
-        number = begin_retention(store) if resumed is None else resumed.erasure
-        if number is None:
-            note("no column has a policy; 'schemaless retention set' sets one")
-            return 0
-        with JobProgress(job_store) as shown:
-            spec = ErasureSpec(number, thresholds=thresholds)
-            outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
+    if not execute:
+        _plan_and_show(store, range(store.shard_count))
+        note_dry()
+        return 0
+    job_store = JobStore(store)
+    job, resumed, _ = (None, None, ()) if job_id is None else RETAIN.resumed(job_store, job_id)
+    number = begin_retention(store) if resumed is None else resumed.erasure
+    if number is None:
+        note("no column has a policy; 'schemaless retention set' sets one")
+        return 0
+    with JobProgress(job_store) as shown:
+        spec = ErasureSpec(number, thresholds=thresholds)
+        outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
     _show_outcome(outcome)
     return 0
 
 
 @retention.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @job_option("The job to show.  [default: the latest run]")
 @json_option
-def status(url: str, job_id: int | None) -> None:
+def status(store: Datastore, job_id: int | None) -> None:
     """Show what a run has erased, and the space it has freed.
 
     'schemaless job show' shows its progress.
@@ -229,16 +225,15 @@ def status(url: str, job_id: int | None) -> None:
     Example:
       schemaless retention status
     """
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        jobs = job_store.jobs("retain")
-        if job_id is not None:
-            job_store.job(job_id).check_kind("retain")
-        elif not jobs:
-            note("retention has never run; 'schemaless retention run --execute' starts it")
-            return
-        chosen = jobs[-1].job_id if job_id is None else job_id
-        outcome = outcome_of(store, job_store.job(chosen))
+    job_store = JobStore(store)
+    jobs = job_store.jobs("retain")
+    if job_id is not None:
+        job_store.job(job_id).check_kind("retain")
+    elif not jobs:
+        note("retention has never run; 'schemaless retention run --execute' starts it")
+        return
+    chosen = jobs[-1].job_id if job_id is None else job_id
+    outcome = outcome_of(store, job_store.job(chosen))
     _show_outcome(outcome)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.jobs import JobProgress, chosen_job, job_option
-from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, shards_option, store_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.compare import Compared, Leftovers, compare
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.run import drop, left_behind
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -47,11 +48,11 @@ def shards() -> None:
 
 
 @shards.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @job_option("The move to show.  [default: the unfinished one, or the last]")
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
-def status(url: str, job_id: int | None, show_all: bool) -> None:
+def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
     """Show the phase of each shard of a move.
 
     'schemaless job show' shows the progress of the move. The phases are copying, cutting over (a moment), moved,
@@ -63,21 +64,20 @@ def status(url: str, job_id: int | None, show_all: bool) -> None:
       schemaless shards status
       schemaless shards status --all --json
     """
-    with open_store(url) as store:
-        if not show_all:
-            job = chosen_job(JobStore(store), job_id, "move")
-            job.check_kind("move")
-            job_id = job.job_id
-        records = Records(store).all(None if show_all else job_id)
+    if not show_all:
+        job = chosen_job(JobStore(store), job_id, "move")
+        job.check_kind("move")
+        job_id = job.job_id
+    records = Records(store).all(None if show_all else job_id)
     show_records(records)
 
 
 @shards.command()
-@url_option
+@store_option
 @job_option("The number of the move.  [default: the unfinished one]")
 @click.option("--uncompared", is_flag=True, help="Skip comparing a moved shard if its old server cannot be reached.")
 @json_option
-def abort(url: str, job_id: int | None, uncompared: bool) -> int:
+def abort(store: Datastore, job_id: int | None, uncompared: bool) -> int:
     """Abort a move for good.
 
     Shards that have not been cut over stay where they are, and their copies are dropped. A shard that has been cut over
@@ -91,11 +91,10 @@ def abort(url: str, job_id: int | None, uncompared: bool) -> int:
 
     Exit status: 0 if aborted, 1 if some shards had moved already, 3 if stopped; run the same command again to continue.
     """
-    with open_store(url) as store:
-        job_store = JobStore(store)
-        job = chosen_job(job_store, job_id, "move")
-        with JobProgress(job_store) as shown:
-            records = moves.abort(store, job, uncompared=uncompared, listener=shown)
+    job_store = JobStore(store)
+    job = chosen_job(job_store, job_id, "move")
+    with JobProgress(job_store) as shown:
+        records = moves.abort(store, job, uncompared=uncompared, listener=shown)
     show_records(records)
     moved = [record.shard for record in records if record.phase != "aborted"]
     if moved:
@@ -108,9 +107,9 @@ _NAMED = 5
 
 @shards.command()
 @shards_option
-@url_option
+@store_option
 @json_option
-def verify(shards_text: str | None, url: str) -> int:
+def verify(shards: list[int], store: Datastore) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
     A move makes this comparison for each shard before it ends. This command repeats it, as long as 'shards drop-moved'
@@ -125,10 +124,9 @@ def verify(shards_text: str | None, url: str) -> int:
 
     Exit status: 0, or 1 if a shard differs.
     """
-    with open_store(url) as store:
-        left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
-        with progress("comparing", len(left), "shards") as listener:
-            comparisons = [compare(store, place, listener=listener) for place in left]
+    left = [place for place in left_behind(store, shards) if place.has_cells]
+    with progress("comparing", len(left), "shards") as listener:
+        comparisons = [compare(store, place, listener=listener) for place in left]
     print_result({"shards": [_data(comparison) for comparison in comparisons]})
     _show_comparisons(comparisons)
     return 0 if all(comparison.same for comparison in comparisons) else EXIT_FAILED
@@ -174,9 +172,9 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 @shards.command("drop-moved")
 @shards_option
 @click.option("--execute", is_flag=True, help="Drop the tables. Without this option, the command only lists them.")
-@url_option
+@store_option
 @json_option
-def drop_moved(shards_text: str | None, execute: bool, url: str) -> int:
+def drop_moved(shards: list[int], execute: bool, store: Datastore) -> int:
     """Drop the old tables of moved shards.
 
     The old tables are on the clusters that the shards came from. The command drops a shard's old tables only if they
@@ -190,13 +188,12 @@ def drop_moved(shards_text: str | None, execute: bool, url: str) -> int:
 
     Exit status: 0, or 1 if some tables could not be dropped.
     """
-    with open_store(url) as store:
-        leftovers = left_behind(store, shards_of(shards_text, store.shard_count))
-        ready = [leftover for leftover in leftovers if leftover.refusal is None]
-        if execute:
-            with progress("dropping", len(ready), "shards") as listener:
-                for leftover in ready:
-                    drop(store, leftover, listener=listener)
+    leftovers = left_behind(store, shards)
+    ready = [leftover for leftover in leftovers if leftover.refusal is None]
+    if execute:
+        with progress("dropping", len(ready), "shards") as listener:
+            for leftover in ready:
+                drop(store, leftover, listener=listener)
     _show_leftovers(leftovers, execute)
     return EXIT_FAILED if len(ready) < len(leftovers) else 0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, open_store, shards_of, url_option, with_options
+from schemaless.cli.options import note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -50,7 +50,7 @@ _Run = Callable[[MoveSpec, Sequence[int], Job | None], None]
 class _Which(NamedTuple):
     """Which shards to move where, from ``_which_options``."""
 
-    shards_text: str | None
+    numbers: str | None
     target: str | None
     drain: str | None
     balanced: bool
@@ -66,7 +66,7 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     return with_options(
         with_which,
-        click.argument("shards_text", metavar="[SHARDS]", required=False),
+        click.argument("numbers", metavar="[SHARDS]", required=False),
         click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
         click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
         click.option(
@@ -82,14 +82,14 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="Skip the check that the accounts that use a shard have grants for it on the target.",
         ),
-        url_option,
+        store_option,
     )
 
 
 @click.command(cls=ReadOnlyCommand)
 @_which_options
 @json_option
-def plan(which: _Which, unchecked: bool, url: str) -> int:
+def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
     """Estimate the size and duration of a move. Read-only.
 
     For each shard, the plan shows its bytes, an estimate of the copying time, and anything that prevents the move: a
@@ -105,9 +105,8 @@ def plan(which: _Which, unchecked: bool, url: str) -> int:
     Exit status: 0, or 1 if a shard cannot be moved.
     """
     _check_which(which)
-    with open_store(url) as store:
-        spec = _spec(store, which, accounts=not unchecked)
-        return _plan(store, spec, None if which.balanced else _shards(store, which.shards_text, spec.drain))
+    spec = _spec(store, which, accounts=not unchecked)
+    return _plan(store, spec, None if which.balanced else _shards(store, which.numbers, spec.drain))
 
 
 @click.command()
@@ -137,7 +136,7 @@ def plan(which: _Which, unchecked: bool, url: str) -> int:
 def move(
     which: _Which,
     unchecked: bool,
-    url: str,
+    store: Datastore,
     execute: bool,
     job_id: int | None,
     workers: int,
@@ -171,31 +170,30 @@ def move(
         _check_which(which)
     options: dict[str, Any] = {"max_pause_s": max_pause_ms / 1000, "give_up_s": give_up_s, "accounts": not unchecked}
     records: list[MoveRecord] = []
-    with open_store(url) as store:
-        job_store, job, shards = JobStore(store), None, None
-        if job_id is not None:
-            job, spec, shards = MOVE.resumed(job_store, job_id)
+    job_store, job, shards = JobStore(store), None, None
+    if job_id is not None:
+        job, spec, shards = MOVE.resumed(job_store, job_id)
+    else:
+        spec = _spec(store, which, thresholds=thresholds, **options)
+        shards = None if which.balanced else _shards(store, which.numbers, spec.drain)
+    if not execute:
+        status = _plan(store, spec, shards)
+        if status:
+            note("nothing was changed; --execute is refused while a shard cannot be moved")
         else:
-            spec = _spec(store, which, thresholds=thresholds, **options)
-            shards = None if which.balanced else _shards(store, which.shards_text, spec.drain)
-        if not execute:
-            status = _plan(store, spec, shards)
-            if status:
-                note("nothing was changed; --execute is refused while a shard cannot be moved")
-            else:
-                note_dry()
-            return status
+            note_dry()
+        return status
 
-        def run(spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
-            with JobProgress(job_store) as shown:
-                records.extend(run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown))
+    def run(spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
+        with JobProgress(job_store) as shown:
+            records.extend(run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown))
 
-        if shards is None:
-            _balance(store, spec, run)
-        elif spec.drain is not None and job is None:
-            _drain(store, spec, run)
-        else:
-            run(spec, shards, job)
+    if shards is None:
+        _balance(store, spec, run)
+    elif spec.drain is not None and job is None:
+        _drain(store, spec, run)
+    else:
+        run(spec, shards, job)
     show_records(records)
     return 0
 
@@ -206,7 +204,7 @@ def _check_which(which: _Which) -> None:
             raise InvalidInput("--balance chooses the shards and their targets; omit SHARDS, --to and --drain")
     elif which.target is None:
         raise InvalidInput("name the target cluster: --to CLUSTER")
-    elif (which.shards_text is None) == (which.drain is None):
+    elif (which.numbers is None) == (which.drain is None):
         raise InvalidInput("name the shards, such as 0-3,8, or use --drain CLUSTER for all shards of a cluster")
 
 

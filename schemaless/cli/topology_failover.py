@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.options import url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import TopologyError
 from schemaless.ops.admin.ndjson import dump_lines
@@ -22,6 +22,7 @@ from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.ops.failover.states import NodeState
 from schemaless.ops.failover.watch import Finding, Watch
+from schemaless.store.opening import connect
 from schemaless.topology.model import Cluster
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.ui.terminal.files import OutputFile, data_output
@@ -285,14 +286,14 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
       schemaless topology lost --from mysql://db-2:3306/ --settled
     """
     if settled:
-        with open_store(url) as store:
+        with connect(url) as store:
             clusters, remaining = settle_lost(store, old), unsettled(store)
         note(f"settled for {', '.join(clusters)}" if clusters else "no cluster records this server as a lost primary")
         if remaining:
             note(f"not settled yet: {', '.join(remaining)}")
         return
     count = 0
-    with open_store(url) as store, data_output(output) as sink, progress("comparing", None, "ids") as listener:
+    with connect(url) as store, data_output(output) as sink, progress("comparing", None, "ids") as listener:
         for _, lines in dump_lines(store, lost_cells(store, old, listener=listener), stored=stored):
             sink.write(lines)
             count += 1

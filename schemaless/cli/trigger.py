@@ -6,24 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final
 
 import click
 
 from schemaless.base.events import Advanced
 from schemaless.base.keys import check_created_at
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import (
-    execute_option,
-    note_dry,
-    note_gave_up,
-    open_store,
-    shards_of,
-    shards_option,
-    url_option,
-    with_options,
-)
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, with_options
 from schemaless.errors import InvalidInput
+from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
 from schemaless.store.followers.status import ShardStatus
 from schemaless.store.triggers.admin import ParkedCell, Triggers, TriggerStatus
@@ -80,9 +72,9 @@ def trigger() -> None:
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
 @stop_option
-@url_option
+@store_option
 @json_option
-def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
+def run(target: str, workers: int, once: bool, stop_s: float, store: Datastore) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
@@ -109,17 +101,16 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
     or on_erase fails 8 times in a row or kills 8 workers.
     """
     loaded = import_trigger(target)
-    with open_store(url) as store:
-        supervisor = trigger_supervisor(store, target, loaded.name, workers)
-        if prepare(store, loaded):
-            place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
-            note(f"trigger {loaded.name} is new; it starts at {place}")
-        if not once:
-            supervisor.run(stop_s=stop_s)
-            return 0
-        ended = caught_up(store, loaded)
-        supervisor.run(ended, stop_s=stop_s)
-        trigger = Triggers(store).status(loaded.name)
+    supervisor = trigger_supervisor(store, target, loaded.name, workers)
+    if prepare(store, loaded):
+        place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
+        note(f"trigger {loaded.name} is new; it starts at {place}")
+    if not once:
+        supervisor.run(stop_s=stop_s)
+        return 0
+    ended = caught_up(store, loaded)
+    supervisor.run(ended, stop_s=stop_s)
+    trigger = Triggers(store).status(loaded.name)
     print_result(status_json(trigger))
     show_status(trigger, each_shard=False)
     note_gave_up(ended.gave_up)
@@ -133,9 +124,9 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
 @trigger.command(cls=ReadOnlyCommand)
 @click.argument("name", required=False)
 @click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
-@url_option
+@store_option
 @json_option
-def status(name: str | None, each_shard: bool, url: str) -> int:
+def status(name: str | None, each_shard: bool, store: Datastore) -> int:
     """Show the state of a trigger, or of all triggers.
 
     The status shows the lag of each shard, why a shard waits, is quarantined or has stopped, and the running workers;
@@ -153,9 +144,8 @@ def status(name: str | None, each_shard: bool, url: str) -> int:
 
     Exit status: 0, or 1 if a shard has stopped because of parked cells, or has no progress row.
     """
-    with open_store(url) as store:
-        triggers = Triggers(store)
-        statuses = [triggers.status(trigger) for trigger in ([name] if name is not None else triggers.names())]
+    triggers = Triggers(store)
+    statuses = [triggers.status(trigger) for trigger in ([name] if name is not None else triggers.names())]
     print_result(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
     if not statuses:
         out().print("no trigger has run yet; start one with 'schemaless trigger run MODULE:NAME'")
@@ -248,9 +238,9 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
 
 @trigger.command()
 @click.argument("name")
-@url_option
+@store_option
 @json_option
-def pause(name: str, url: str) -> None:
+def pause(name: str, store: Datastore) -> None:
     """Pause a trigger: workers make no calls until it is resumed.
 
     Running calls complete. Workers notice the pause within two seconds, and keep their shards.
@@ -259,17 +249,16 @@ def pause(name: str, url: str) -> None:
     Examples:
       schemaless trigger pause bill_rider
     """
-    with open_store(url) as store:
-        Triggers(store).pause(name)
+    Triggers(store).pause(name)
     print_result({"name": name, "wanted": "paused"})
     out().print(f"{name} is paused; 'schemaless trigger resume {name}' resumes it")
 
 
 @trigger.command()
 @click.argument("name")
-@url_option
+@store_option
 @json_option
-def resume(name: str, url: str) -> None:
+def resume(name: str, store: Datastore) -> None:
     """Resume a paused trigger and stopped shards.
 
     A stopped shard retries the cell at which it stopped, counting attempts from one. A shard stops when too many of its
@@ -280,8 +269,7 @@ def resume(name: str, url: str) -> None:
     Examples:
       schemaless trigger resume bill_rider
     """
-    with open_store(url) as store:
-        restarted = Triggers(store).resume(name)
+    restarted = Triggers(store).resume(name)
     print_result({"name": name, "wanted": "running", "restarted_shards": restarted})
     out().print(f"{name} is running again; {restarted} stopped shards were restarted")
 
@@ -289,9 +277,9 @@ def resume(name: str, url: str) -> None:
 @trigger.command()
 @click.argument("name")
 @execute_option
-@url_option
+@store_option
 @json_option
-def remove(name: str, execute: bool, url: str) -> None:
+def remove(name: str, execute: bool, store: Datastore) -> None:
     """Remove a trigger, with its progress and parked cells.
 
     Its workers exit. If the trigger is run again later, it starts at the position that start= in its decorator gives.
@@ -301,11 +289,10 @@ def remove(name: str, execute: bool, url: str) -> None:
       schemaless trigger remove bill_rider
       schemaless trigger remove bill_rider --execute
     """
-    with open_store(url) as store:
-        triggers = Triggers(store)
-        parked = triggers.status(name).parked
-        if execute:
-            triggers.remove(name)
+    triggers = Triggers(store)
+    parked = triggers.status(name).parked
+    if execute:
+        triggers.remove(name)
     print_result({"name": name, "removed": execute, "parked": parked})
     out().print(f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells")
     if not execute:
@@ -323,16 +310,16 @@ def remove(name: str, execute: bool, url: str) -> None:
 )
 @shards_option
 @execute_option
-@url_option
+@store_option
 @json_option
 def reset(
     name: str,
     from_beginning: bool,
     location: int | None,
     since: str | None,
-    shards_text: str | None,
+    shards: list[int],
     execute: bool,
-    url: str,
+    store: Datastore,
 ) -> None:
     """Move a trigger to another location.
 
@@ -351,20 +338,18 @@ def reset(
     """
     if sum((from_beginning, location is not None, since is not None)) != 1:
         raise InvalidInput("give exactly one of --from-beginning, --location and --since")
-    with open_store(url) as store:
-        triggers = Triggers(store)
-        before = {status.shard: status.row for status in triggers.status(name).shards}
-        shards = shards_of(shards_text, store.shard_count)
-        if location is not None and len(shards) != 1:
-            raise InvalidInput("--location is for one shard: name that shard with --shards")
-        at = None if since is None else _moment(since)
-        places = {
-            shard: triggers.location_since(shard, at) if at is not None else location or 0
-            for shard in shards
-            if before[shard] is not None
-        }
-        if execute:
-            triggers.reset(name, places)
+    triggers = Triggers(store)
+    before = {status.shard: status.row for status in triggers.status(name).shards}
+    if location is not None and len(shards) != 1:
+        raise InvalidInput("--location is for one shard: name that shard with --shards")
+    at = None if since is None else _moment(since)
+    places = {
+        shard: triggers.location_since(shard, at) if at is not None else location or 0
+        for shard in shards
+        if before[shard] is not None
+    }
+    if execute:
+        triggers.reset(name, places)
     changes = [
         {"shard": shard, "before": row.location, "after": place, "added_ids": row.top - place}
         for shard, place in places.items()
@@ -392,14 +377,6 @@ def _moment(text: str) -> datetime:
     return checked
 
 
-class _Chosen(TypedDict):
-    shards_text: str | None
-    added_id: int | None
-    everything: bool
-    execute: bool
-    url: str
-
-
 def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         command,
@@ -411,7 +388,7 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--all", "everything", is_flag=True, help="All parked cells, or all those in --shards."),
         execute_option,
-        url_option,
+        store_option,
         json_option,
     )
 
@@ -419,9 +396,9 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @trigger.command(cls=ReadOnlyCommand)
 @click.argument("name")
 @shards_option
-@url_option
+@store_option
 @json_option
-def parked(name: str, shards_text: str | None, url: str) -> None:
+def parked(name: str, shards: list[int], store: Datastore) -> None:
     """List the cells that a trigger has parked, and their errors.
 
     The error is that of the last attempt; --json adds the traceback. At most 1,000 cells are shown without --json. Fix
@@ -432,14 +409,13 @@ def parked(name: str, shards_text: str | None, url: str) -> None:
       schemaless trigger parked bill_rider
       schemaless trigger parked bill_rider --shards 17 --json
     """
-    with open_store(url) as store:
-        triggers, shards = Triggers(store), shards_of(shards_text, store.shard_count)
-        if as_json():
-            print_json_array(_parked_json(cell) for page in triggers.parked_pages(name, shards) for cell in page)
-            return
-        count = triggers.parked_count(name, shards)
-        pages = triggers.parked_pages(name, shards, tracebacks=False)
-        cells = list(islice(chain.from_iterable(pages), PARKED_SHOWN))
+    triggers = Triggers(store)
+    if as_json():
+        print_json_array(_parked_json(cell) for page in triggers.parked_pages(name, shards) for cell in page)
+        return
+    count = triggers.parked_count(name, shards)
+    pages = triggers.parked_pages(name, shards, tracebacks=False)
+    cells = list(islice(chain.from_iterable(pages), PARKED_SHOWN))
     if not cells:
         out().print(f"{name} has no parked cells")
         return
@@ -449,7 +425,7 @@ def parked(name: str, shards_text: str | None, url: str) -> None:
 @trigger.command()
 @click.argument("name")
 @_cell_options
-def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
+def replay(name: str, **chosen: Any) -> None:
     """Retry parked cells.
 
     The workers of their shards soon call the function for them, in between new cells and thus out of the shard's order.
@@ -467,7 +443,7 @@ def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
 @trigger.command()
 @click.argument("name")
 @_cell_options
-def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
+def skip(name: str, **chosen: Any) -> None:
     """Discard parked cells: the function is never called for them again.
 
     The cells themselves are kept. 'trigger resume' restarts a shard that has stopped.
@@ -485,26 +461,29 @@ def _treat(
     name: str,
     done: str,
     would: str,
-    **chosen: Unpack[_Chosen],
+    *,
+    store: Datastore,
+    shards: list[int],
+    added_id: int | None,
+    everything: bool,
+    execute: bool,
 ) -> None:
     """Replay or skip the parked cells that the options select; without --execute, only list them."""
-    execute, added_id = chosen["execute"], chosen["added_id"]
-    if chosen["everything"] == (added_id is not None):
+    if everything == (added_id is not None):
         raise InvalidInput("name one parked cell with --shards and --added-id, or use --all")
     shown: list[ParkedCell] = []
     count = 0
-    with open_store(chosen["url"]) as store:
-        triggers, shards = Triggers(store), shards_of(chosen["shards_text"], store.shard_count)
-        if added_id is not None and len(shards) != 1:
-            raise InvalidInput("--added-id is for one shard: name that shard with --shards")
-        total = triggers.parked_count(name, shards) if added_id is None else 1
-        with progress(f"parked cells of {name}", total, "cells") as listener:
-            for page in triggers.parked_pages(name, shards, added_id=added_id, tracebacks=False):
-                if execute:
-                    treat(triggers, name, page)
-                shown += page[: PARKED_SHOWN - len(shown)]
-                count += len(page)
-                listener(Advanced(len(page)))
+    if added_id is not None and len(shards) != 1:
+        raise InvalidInput("--added-id is for one shard: name that shard with --shards")
+    triggers = Triggers(store)
+    total = triggers.parked_count(name, shards) if added_id is None else 1
+    with progress(f"parked cells of {name}", total, "cells") as listener:
+        for page in triggers.parked_pages(name, shards, added_id=added_id, tracebacks=False):
+            if execute:
+                treat(triggers, name, page)
+            shown += page[: PARKED_SHOWN - len(shown)]
+            count += len(page)
+            listener(Advanced(len(page)))
     if not count and added_id is not None:
         raise InvalidInput(
             f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'trigger parked' lists its parked cells"
