@@ -95,6 +95,8 @@ if TYPE_CHECKING:
     )
     from schemaless.ops.admin.catching_up import catch_up
     from schemaless.ops.admin.create import create
+    from schemaless.ops.erasure.job import finish_erasure
+    from schemaless.ops.erasure.status import ErasureStatus
     from schemaless.store.datastore import Datastore
     from schemaless.store.erasures.ledger import Erasure
     from schemaless.store.indexes.query import Index, IndexPage, IndexRow
@@ -131,6 +133,7 @@ __all__ = [
     "Erased",
     "ErasedCell",
     "Erasure",
+    "ErasureStatus",
     "ExportFailed",
     "FeedFrom",
     "FeedRefused",
@@ -195,6 +198,7 @@ __all__ = [
     "catch_up",
     "connect",
     "create",
+    "finish_erasure",
     "new_key",
     "trigger",
 ]
@@ -219,6 +223,8 @@ _HOMES = {
     "schemaless.codec.envelope": ("Limits",),
     "schemaless.ops.admin.catching_up": ("catch_up",),
     "schemaless.ops.admin.create": ("create",),
+    "schemaless.ops.erasure.job": ("finish_erasure",),
+    "schemaless.ops.erasure.status": ("ErasureStatus",),
     "schemaless.store.triggers.declaration": ("Call", "Trigger", "trigger"),
     "schemaless.store.datastore": ("Datastore",),
     "schemaless.store.erasures.ledger": ("Erasure",),

@@ -157,6 +157,8 @@ class RowHeld(SchemalessError):
 class CellErased(SchemalessError):
     """Raised by a put if a cell with this key existed and was erased; nothing was written.
 
+    Also raised by ``append_cell`` without ``refill`` if the latest version was erased.
+
     Attributes:
         key: the cell's key.
         erasure: number of the erasure in the ledger.
@@ -166,7 +168,8 @@ class CellErased(SchemalessError):
 
     def __init__(self, key: CellKey, erasure: int, shard: int) -> None:
         super().__init__(
-            f"cell {key} was erased by erasure {erasure} and its key cannot be written again; write a higher ref_key"
+            f"cell {key} was erased by erasure {erasure} and its key cannot be written again; write a higher ref_key, "
+            "unless the document must not come back"
         )
         self.key = key
         self.erasure = erasure

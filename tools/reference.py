@@ -47,6 +47,7 @@ GROUPS = {
         "JSONDocument",
     ),
     "Typed documents": ("Column",),
+    "Erasure": ("Erasure", "ErasureStatus", "finish_erasure", "Erased", "ErasedCell"),
     "Triggers and indexes": ("trigger", "Trigger", "Call", "catch_up", "Index", "IndexPage", "IndexRow", "IndexEntry"),
 }
 OPENED = ("Datastore", "Column", "AsyncDatastore", "AsyncColumn", "AsyncIndex")

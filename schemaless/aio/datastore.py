@@ -171,6 +171,7 @@ class AsyncDatastore(_Async[Datastore]):
         return AsyncColumn(self._runtime, self._blocking.column(column_name, model, upcast=upcast))
 
     erase = _coroutine(Datastore.erase)
+    erase_many = _coroutine(Datastore.erase_many)
     get_erased_for_shard = _coroutine(Datastore.get_erased_for_shard)
 
     async def index(self, name: str) -> AsyncIndex:

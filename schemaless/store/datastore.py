@@ -225,6 +225,7 @@ class Datastore:
         body: JSONDocument,
         *,
         if_latest: int | None = None,
+        refill: bool = True,
         codec: str | None = None,
     ) -> Put:
         """Write a body as the next version, with the highest ref_key plus 1, or 1 for the first version.
@@ -243,6 +244,8 @@ class Datastore:
             body: a JSON document, as in ``put_cell``.
             if_latest: ref_key of the latest version, as last read; 0 if there is none, or if it is 0. None to append to
                 any version.
+            refill: whether to append after an erased version. Pass False for documents about a person, so that a late
+                writer does not store again what was erased. It takes one more round trip.
             codec: name of a codec, as in ``put_cell``.
 
         Returns:
@@ -252,6 +255,7 @@ class Datastore:
             InvalidCell: the key or the body is invalid, or the highest possible ref_key is already taken; nothing was
                 written.
             LatestChanged: the latest version is not ``if_latest``, but the error's ``latest``; nothing was written.
+            CellErased: the latest version was erased, and ``refill`` is False; nothing was written.
             OutcomeUnknown: the reply to the commit was lost and retries did not settle the outcome. Call ``put_cell``
                 with the same body and the error's ``key``. After any other ``ServerError``, nothing was written.
         """
@@ -260,7 +264,7 @@ class Datastore:
         if if_latest is not None and check_ref_key(if_latest, "if_latest") == MAX_REF_KEY:
             raise InvalidCell(f"no version can follow if_latest={MAX_REF_KEY}, the highest possible ref_key")
         encoded = self._encode(body, self._codec(codec, column_name))
-        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded, if_latest)
+        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded, if_latest, refill)
 
     def put_stored_cells(
         self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
@@ -493,13 +497,15 @@ class Datastore:
         *,
         reason: str,
         requested_by: str | None = None,
+        must_exist: bool = False,
     ) -> Erasure:
         """Erase the documents of a row, of one of its columns, or of one version.
 
         The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
         ``created_at`` are kept. Reads then return nothing, and a put to an erased key raises ``CellErased``. Repeating
-        the call is safe. Followers, leftovers of moves, archives and replicas are handled separately, by 'schemaless
-        erase run --execute --erasure NUMBER'; 'schemaless erase status' shows what is left to do.
+        the call is safe. Leftovers of moves, archives and replicas are handled separately, by ``finish_erasure`` or
+        'schemaless erase run --execute --erasure NUMBER', and followers by their workers; 'schemaless erase status'
+        shows what is left to do. The account needs the role erase.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
@@ -507,16 +513,53 @@ class Datastore:
             ref_key: the version; None for all versions that exist now.
             reason: code for the ledger, 1 to 64 characters of ``[A-Za-z0-9_.:-]``; kept forever.
             requested_by: who asked for it; by default the current user and machine.
+            must_exist: refuse a key without cells, erased or not, since it may be mistyped.
 
         Returns:
             The ledger's entry: its number, and how many cells were erased.
 
         Raises:
-            InvalidCell, InvalidInput: an argument is invalid; nothing was recorded.
+            InvalidCell, InvalidInput: an argument is invalid, or a key has no cells and ``must_exist`` is set; nothing
+                was recorded or erased.
+            RowHeld: the row is under a legal hold; nothing was recorded or erased.
             ServerError: a server failed. A recorded erasure can be completed with the command above, or by repeating
                 the call.
         """
-        return self._internals.erasures.erase([target(row_key, column_name, ref_key)], reason, requested_by)
+        wanted = [target(row_key, column_name, ref_key)]
+        return self._internals.erasures.erase(wanted, reason, requested_by, must_exist)
+
+    def erase_many(
+        self,
+        keys: Iterable[RowKey | tuple[RowKey] | tuple[RowKey, str] | tuple[RowKey, str, int]],
+        *,
+        reason: str,
+        requested_by: str | None = None,
+        must_exist: bool = False,
+    ) -> Erasure:
+        """Erase rows, columns and versions in one erasure, such as everything about a person.
+
+            erasure = store.erase_many([rider, *rides, (invoice, "ADDRESS")], reason="gdpr-art-17", must_exist=True)
+            schemaless.finish_erasure(store, erasure.number)
+
+        Args:
+            keys: row_keys, and tuples of a row_key, a column and a version, of which the last ones may be missing.
+            reason: code for the ledger, as in ``erase``.
+            requested_by: who asked for it, as in ``erase``.
+            must_exist: refuse keys without cells, as in ``erase``.
+
+        Returns:
+            The ledger's entry, as from ``erase``.
+
+        Raises:
+            InvalidCell, InvalidInput, RowHeld, ServerError: as for ``erase``; if one key is refused, none is erased.
+        """
+        wanted = []
+        for key in keys:
+            parts = key if isinstance(key, tuple) else (key,)
+            if not 1 <= len(parts) <= 3:
+                raise InvalidInput(f"a key to erase is a row_key, or (row_key, column, version), got {key!r:.200}")
+            wanted.append(target(*parts))
+        return self._internals.erasures.erase(list(dict.fromkeys(wanted)), reason, requested_by, must_exist)
 
     def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
         """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure.

@@ -53,8 +53,12 @@ WITHOUT_A_SERVER: Final = {
     "codec_for",  # asks the catalog once a minute, and does without where it is silent
     "databases_by_node",
     "decode",
+    "create_index",  # takes an account with more privileges: tests/store/indexes
+    "drop_index",
     "erase",  # takes an account with more privileges: tests/ops/erasure
-    "index",  # asks the catalog alone, and there is none here: tests/index
+    "erase_many",
+    "index",  # asks the catalog alone, and there is none here: tests/store/indexes
+    "indexes",
     "name",
     "shard_count",
     "topology",

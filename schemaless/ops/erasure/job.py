@@ -15,13 +15,17 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final, Unpack
 
 from schemaless.cell import TOMBSTONE_BYTES
-from schemaless.errors import InvalidInput
+from schemaless.errors import ArchiveFailed, InvalidInput
+from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.copies import clusters_of, copy_tables, erase_copies, wait_for_replicas
 from schemaless.ops.erasure.dictionaries import DictionarySearch
 from schemaless.ops.erasure.expired import Rule, blocks, rules_of, server_time
+from schemaless.ops.erasure.places import archives as archive_folders
+from schemaless.ops.erasure.status import ErasureStatus, record_acknowledgements
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
@@ -192,6 +196,40 @@ def run(store: Datastore, spec: ErasureSpec, shards: Iterable[int] | None = None
     entry = internals_of(store).erasures.ledger.entry(spec.erasure)
     kind = ERASE if entry.kind == "keys" else RETAIN
     return kind.run(store, spec, [each.shard for each in entry.shards] if shards is None else shards, **how)
+
+
+def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Path] = ()) -> ErasureStatus:
+    """Erase the copies that ``Datastore.erase`` leaves: in tables of moves, replicas, and archives on this machine.
+
+    This does the work of 'schemaless erase run --execute --erasure NUMBER' in this process, and of 'schemaless erase
+    archive' for the folders in which migrations have kept originals. It is safe to repeat, also after an interruption.
+    The account needs the role erase.
+
+    Args:
+        store: the datastore.
+        number: number of the erasure, as in ``Erasure.number``.
+        archives: folders of archives besides those that the catalog knows.
+
+    Returns:
+        The status: ``state`` is "executed" until all followers, which ``waiting`` names, have handled the erasure, and
+        then "acknowledged". ``entry.notes`` names replicas that lag or do not answer.
+
+    Raises:
+        InvalidInput: there is no such erasure, or no such folder.
+        JobConflict: the job was cancelled.
+        ArchiveFailed: a file was left as it is, because it cannot be written or its migration has not ended.
+        ServerError: a server failed; the work done is kept.
+    """
+    run(store, ErasureSpec(number))
+    known = [Path(folder) for folder in archive_folders(store)]
+    folders = [Path(folder) for folder in archives] + [folder for folder in known if folder.is_dir()]
+    left = [file for file in erase_from_archives(store, folders, execute=True) if file.skipped] if folders else []
+    if left:
+        reasons = "; ".join(f"{file.path}: {file.skipped}" for file in left)
+        raise ArchiveFailed(
+            f"archives still have erased originals; repeat the call when the migration ends ({reasons})"
+        )
+    return record_acknowledgements(store, number)
 
 
 def begin_retention(store: Datastore) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
+from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.wire.sql.parts import (
     CELL,
     CREATED_AT,
@@ -175,6 +176,15 @@ def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> by
         by_key(database),
         row,
         column,
+    )
+
+
+def select_head(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select added_id, row_key, column_name, ref_key and the first bytes of the body, enough for a tombstone."""
+    place = by_key(database), row_key.hex().encode(), column_name.encode(), ref_key
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, LEFT(body,%d) FROM %b WHERE row_key=x'%b' "
+        b"AND column_name='%b' AND ref_key=%d" % (TOMBSTONE_BYTES, *place)
     )
 
 

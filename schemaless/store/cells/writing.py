@@ -34,7 +34,14 @@ from schemaless.errors import (
 )
 from schemaless.store.cells.paging import Row
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
-from schemaless.store.cells.sql import RETURNING, insert_cells, select_added_id, select_cells, select_latest_ref_key
+from schemaless.store.cells.sql import (
+    RETURNING,
+    insert_cells,
+    select_added_id,
+    select_cells,
+    select_head,
+    select_latest_ref_key,
+)
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, Rows, split_statements
@@ -187,7 +194,13 @@ class Cells:
         return self._shards.run(shard, operation, writes=True)
 
     def append_on_shard(
-        self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes, if_latest: int | None = None
+        self,
+        shard: int,
+        row_key: uuid.UUID,
+        column_name: str,
+        body: bytes,
+        if_latest: int | None = None,
+        refill: bool = True,
     ) -> Put:
         """Write a body at the ref_key after the latest one, exactly once even if replies are lost.
 
@@ -201,6 +214,7 @@ class Cells:
         Raises:
             InvalidCell: the latest ref_key is the highest possible one.
             LatestChanged: the latest ref_key is not ``if_latest``; nothing was written.
+            CellErased: the version before the new one was erased, and ``refill`` is False; nothing was written.
             OutcomeUnknown: the reply to a COMMIT was lost and retries did not settle the outcome; ``key`` identifies
                 the cell that may have been written.
         """
@@ -216,6 +230,8 @@ class Cells:
                 added_id = _inserted(connection, sql, 1).last_id
                 if if_latest is not None and (latest := _latest_ref_key(connection, database, pair)) != key.ref_key:
                     raise LatestChanged(row_key, column_name, if_latest, latest, shard)
+                if not refill and (erasure := _erasure_of(connection, database, (*pair, key.ref_key - 1))) is not None:
+                    raise CellErased(key._replace(ref_key=key.ref_key - 1), erasure, shard)
                 inserted.append((key, added_id))
             return Put(key, added_id, created=True)
 
@@ -329,6 +345,11 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
 
     ((value,),) = connection.rows(select_latest_ref_key(database, *pair), check)
     return int(value.removeprefix(prefix) or 0)
+
+
+def _erasure_of(connection: Connection, database: str, place: Place) -> int | None:
+    rows = connection.rows(select_head(database, *place), only_requested([place], PLACE))
+    return erasure_of(rows[0][4]) if rows else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.cell import Erased, StoredCell
 from schemaless.codec.envelope import tombstone
-from schemaless.errors import AccessDenied, CorruptBody
+from schemaless.errors import AccessDenied, CorruptBody, InvalidInput
 from schemaless.store.cells.reading import ADDED_ID, ROW_KEY, Reader, only_requested
 from schemaless.store.cells.sql import select_by_id
 from schemaless.store.erasures import sql
@@ -34,6 +34,7 @@ MAX_CELLS: Final = 500
 _MAX_TARGETS: Final = 100
 """Maximum number of targets per statement."""
 
+_MISSING_SHOWN: Final = 10
 _MAX_BYTES: Final = 4 << 20
 """Maximum size of the bodies per transaction, unless a single one is larger, in bytes."""
 
@@ -267,9 +268,17 @@ class Erasures:
         """
         return ShardEraser(self._shards, self._reader, self._registry, shard, erasure, seen)
 
-    def erase(self, targets: Iterable[Target], reason: str, requested_by: str | None = None) -> Erasure:
+    def erase(
+        self, targets: Iterable[Target], reason: str, requested_by: str | None = None, must_exist: bool = False
+    ) -> Erasure:
         """Record an erasure and execute it on the shards' primaries; see ``Datastore.erase``."""
         wanted = list(targets)
+        missing = [str(each) for each in wanted if not self._has_cells(each)] if must_exist else []
+        if missing:
+            more = f", and {len(missing) - _MISSING_SHOWN:,} more" if len(missing) > _MISSING_SHOWN else ""
+            raise InvalidInput(
+                f"nothing was erased, because there are no cells of {', '.join(missing[:_MISSING_SHOWN])}{more}"
+            )
         scope = {"keys": len(wanted)}
         number = self.ledger.intend(reason, wanted, scope=scope, requested_by=requested_by)
         by_shard: dict[int, list[Target]] = {}
@@ -281,3 +290,8 @@ class Erasures:
                 pass
             self.ledger.record_shard(number, shard, *eraser.executed())
         return self.ledger.entry(number)
+
+    def _has_cells(self, wanted: Target) -> bool:
+        shard = shard_for(wanted.row_key, self._shards.topology.shard_count)
+        statement = sql.select_any_of_target(self._shards.database(shard), *wanted)
+        return bool(self._shards.rows(shard, statement))

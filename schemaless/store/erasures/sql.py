@@ -79,6 +79,11 @@ def count_target(database: str, row_key: bytes, column_name: str, ref_key: int) 
     )
 
 
+def select_any_of_target(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select a row if a target has a cell, erased or not."""
+    return b"SELECT 1 FROM %b WHERE %b LIMIT 1" % (by_key(database), _of_target(row_key, column_name, ref_key))
+
+
 def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
     return matching(
         row_key=blob_hex(row_key),

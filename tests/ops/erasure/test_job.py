@@ -12,10 +12,14 @@ import pytest
 
 import schemaless
 from schemaless.base.events import ignore_events
+from schemaless.errors import InvalidInput
 from schemaless.ops.admin.indexes import indexes_of
+from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.job import ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements, status
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.erasures.ledger import target
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.rows import FollowerRows
@@ -230,3 +234,19 @@ def test_index_entries_of_erased_rows_are_removed(
     assert after() is True
     assert entries() == {rows[2]: [2, None]} | {row: [rows.index(row), b"sesame"] for row in rows[3:]}
     assert status(erase_store, number).waiting == {}
+
+
+def test_an_erasure_is_finished_from_python(fresh_store, erase_store, migrate_store, row, tmp_path):
+    """As by 'erase run' and 'erase archive': with the originals in the archives that the catalog names."""
+    folder = tmp_path / "originals"
+    fresh_store.put_stored_cells([schemaless.NewStoredCell(row, "BASE", 1, b'{"who": "secret"}')])
+    migrate.run(migrate_store, MigrateSpec("msgpack+zlib", archive=str(folder)))
+    entry = erase_store.erase_many([row], reason=REASON)
+    before = erase_from_archives(erase_store, [folder], execute=False)
+    finished = schemaless.finish_erasure(erase_store, entry.number)
+
+    assert [file.originals for file in before] == [1]
+    assert erase_from_archives(erase_store, [folder], execute=False) == []
+    assert (finished.state, finished.entry.number, finished.entry.cells) == ("acknowledged", entry.number, 1)
+    with pytest.raises(InvalidInput, match="no erasure 999"):
+        schemaless.finish_erasure(erase_store, 999)

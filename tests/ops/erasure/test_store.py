@@ -83,6 +83,21 @@ def test_an_erased_key_cannot_be_written_and_appends_count_it(fresh_store, erase
     assert list(fresh_store.get_row(subject)) == ["BASE"]
 
 
+def test_an_append_without_refill_does_not_follow_an_erased_version(fresh_store, erase_store, written):
+    """It raises with the erased key, until a version was put; a column that has no version is no erased one."""
+    subject, _ = written
+    entry = erase_store.erase(subject, "BASE", 3, reason=REASON)
+    with pytest.raises(CellErased) as raised:
+        fresh_store.append_cell(subject, "BASE", {"late": True}, refill=False)
+    versions = [cell.ref_key for cell in fresh_store.get_versions(subject, "BASE", include_erased=True)]
+    fresh_store.put_cell(subject, "BASE", 4, {"again": True})
+
+    assert (raised.value.key, raised.value.erasure) == ((subject, "BASE", 3), entry.number)
+    assert versions == [3, 2, 1]
+    assert fresh_store.append_cell(subject, "BASE", {}, refill=False).key.ref_key == 5
+    assert fresh_store.append_cell(subject, "NEW", {}, refill=False).key.ref_key == 1
+
+
 @pytest.mark.guarantee("erased-reads")
 def test_one_version_is_erased_only_if_it_is_named(fresh_store, erase_store, written):
     """The latest version leaves nothing in its place; an older one leaves the latest."""
@@ -116,6 +131,28 @@ def test_the_log_has_each_erased_cell_once_in_order(fresh_store, erase_store, wr
     assert fresh_store.get_erased_for_shard(shard, after=3) == log[3:]
     assert (second.cells, again.cells, second.number < again.number) == (1, 0, True)
     assert again.executed_at is not None
+
+
+def test_many_keys_are_one_erasure_or_none(fresh_store, erase_store, written):
+    """Rows, columns and versions under one number; with ``must_exist``, a mistyped key refuses all of them."""
+    subject, other = written
+    keys = [subject.bytes, (other, "LOG"), (other, "BASE", 2), subject]
+    before = len(internals_of(erase_store).erasures.ledger.entries())
+    for wrong in (uuid.uuid4(), (other, "BSAE"), (other, "BASE", 9)):
+        with pytest.raises(InvalidInput, match="nothing was erased, because there are no cells of") as raised:
+            erase_store.erase_many([*keys, wrong], reason=REASON, must_exist=True)
+        assert str(wrong[1] if isinstance(wrong, tuple) else wrong) in str(raised.value)
+    for unusable in ((), (other, "BASE", 2, 3)):
+        with pytest.raises(InvalidInput, match="a key to erase is"):
+            erase_store.erase_many([subject, unusable], reason=REASON)
+    untouched = fresh_store.get_row(subject).keys(), len(internals_of(erase_store).erasures.ledger.entries())
+    entry = erase_store.erase_many(keys, reason=REASON, must_exist=True)
+    again = erase_store.erase_many(keys, reason=REASON, must_exist=True)
+
+    assert untouched == ({"BASE", "LOG"}, before)
+    assert (entry.cells, again.cells, entry.scope) == (6, 0, {"keys": 3})
+    assert fresh_store.get_row(subject) == {}
+    assert [cell.ref_key for cell in fresh_store.get_versions(other, "BASE")] == [3, 1]
 
 
 def test_an_erased_body_is_a_marker_that_no_document_is(fresh_store, erase_store, written):
