@@ -123,7 +123,7 @@ class Asyncio:
 
     async def _open(self, url: str) -> Any:
         store = await schemaless.aio.connect(url, pool_size=self._work.pool)
-        self._index = await store.index("trips") if self._work.clients else None
+        self._index = store.index("trips") if self._work.clients else None
         return store
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, 
 from schemaless.aio.runtime import EventLoop
 from schemaless.store.arrow.reader import Since, each_batch
 from schemaless.store.datastore import Datastore
-from schemaless.store.indexes.definition import Definition
 from schemaless.store.indexes.query import Index
 from schemaless.store.typed import Column, Upcast
 
@@ -174,9 +173,9 @@ class AsyncDatastore(_Async[Datastore]):
     erase_many = _coroutine(Datastore.erase_many)
     get_erased_for_shard = _coroutine(Datastore.get_erased_for_shard)
 
-    async def index(self, name: str) -> AsyncIndex:
-        """Return a secondary index, which finds rows by the contents of their documents."""
-        return AsyncIndex(self._runtime, await self._runtime.run(self._blocking.index, name))
+    def index(self, name: str) -> AsyncIndex:
+        """Return a secondary index, which finds rows by the contents of their documents; no server is contacted."""
+        return AsyncIndex(self._runtime, self._blocking.index(name))
 
     create_index = _coroutine(Datastore.create_index)
     drop_index = _coroutine(Datastore.drop_index)
@@ -225,10 +224,7 @@ class AsyncIndex(_Async[Index]):
     The methods have the arguments, results and errors of the methods of ``Index``.
     """
 
-    @property
-    def definition(self) -> Definition:
-        """The fields of the index."""
-        return self._blocking.definition
-
     query = _coroutine(Index.query)
+    iter = _iterator(Index.iter)
+    first = _coroutine(Index.first)
     wait = _coroutine(Index.wait)

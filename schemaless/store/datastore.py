@@ -584,12 +584,7 @@ class Datastore:
     # Secondary indexes
 
     def index(self, name: str) -> Index:
-        """Return a secondary index, which finds rows by the contents of their documents.
-
-        Raises:
-            UnknownIndex: there is no index of that name.
-            IndexNotReady: the index is still being built, or is being dropped.
-        """
+        """Return a secondary index, which finds rows by the contents of their documents; no server is contacted."""
         internals = self._internals
         return Index(internals.shards, internals.registry, internals.rows, name)
 

@@ -34,8 +34,7 @@ class Adapter:
             if isinstance(result, AsyncColumn | AsyncIndex):
                 return Adapter(self._loop, result)
             assert inspect.isawaitable(result), f"{name} is no coroutine"
-            found = self._wait(result)
-            return Adapter(self._loop, found) if isinstance(found, AsyncIndex) else found
+            return self._wait(result)
 
         return call
 

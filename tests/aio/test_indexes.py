@@ -16,6 +16,7 @@ from tests.store.indexes.test_indexes import (  # noqa: F401 - collected here
     test_a_damaged_cell_keeps_no_other_row_from_being_found,
     test_a_stale_index_entry_is_filtered,
     test_an_index_row_without_its_cell_gives_nothing,
+    test_in_finds_what_equals_one_of_the_values,
     test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query,
     test_queries_return_the_rows_that_a_full_scan_finds,
     test_wait_gives_read_your_writes,
@@ -34,7 +35,7 @@ def test_a_query_cancelled_at_any_await_leaves_no_trace(kept, fresh_url, fresh_s
 
     async def main() -> None:
         async with await schemaless.aio.connect(fresh_url) as store:
-            index = await store.index("client_trips")
+            index = store.index("client_trips")
             makers = [
                 reads("query", lambda: index.query(client=CLIENT)),
                 reads("wait", lambda: index.wait(rows[0])),

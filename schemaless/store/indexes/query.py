@@ -6,12 +6,14 @@ every entry that it finds, a query reads the row from its primary and tests it a
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import hmac
 import json
 import operator
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, partial
@@ -30,6 +32,10 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
 
 _MAX_LIMIT: Final = 1_000
+_ITER_LIMIT: Final = 200
+_FIRST_LIMIT: Final = 4
+_MAX_IN: Final = 1_000
+_TAG_BYTES: Final = 16
 _FIRST_POLL_S: Final = 0.002
 _MAX_POLL_S: Final = 0.05
 
@@ -40,11 +46,13 @@ _TESTS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "in": lambda value, values: value in values,
 }
 _INCLUSIVE: Final = {"<": "<=", ">": ">="}
 
 Condition = tuple[str, str, Any]
-"""A condition: the name of a field, one of ``= != < <= > >=``, and a value; None is allowed with ``=`` and ``!=``."""
+"""A condition: the name of a field, one of ``= != < <= > >= in``, and a value, which may be None with ``=`` and ``!=``;
+``in`` takes a list of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,8 @@ class IndexPage:
 
     Attributes:
         rows: the rows, each once. Even before the last page, there may be fewer than ``limit``, or none.
-        next: the cursor for the ``after`` argument of the next query; None on the last page.
+        next: the cursor for the ``after`` argument of the next query; None on the last page. It may be used in URLs,
+            and shows no row_key or value.
     """
 
     rows: list[IndexRow]
@@ -83,7 +92,7 @@ class Test(NamedTuple):
 
     field: Field
     operator: str
-    value: Value
+    value: Value | tuple[Value, ...]
 
     def holds(self, value: Value) -> bool:
         """Return True if a row's value satisfies the condition. None satisfies only ``= None``."""
@@ -100,6 +109,8 @@ class Test(NamedTuple):
         name, comparison = self.field.name, self.operator
         if self.value is None:
             return sql.comparison(name, "<=>" if comparison == "=" else " IS NOT ", b"NULL")
+        if isinstance(self.value, tuple):
+            return sql.one_of(name, [self.field.literal(value) for value in self.value])
         if isinstance(self.value, str) and len(self.value) >= (self.field.max_characters or 0):
             if comparison == "!=":
                 return sql.comparison(name, " IS NOT ", b"NULL")
@@ -122,11 +133,11 @@ class Query(NamedTuple):
     limit: int
     columns: tuple[str, ...]
 
-    @property
-    def digest(self) -> str:
-        """Digest of everything that decides which entries are found, and in which order."""
+    def digest(self, entry: IndexEntry) -> bytes:
+        """Digest of the index and of everything that decides which entries are found, and in which order."""
         tests = [[test.field.name, test.operator, str(test.value)] for test in self.tests]
-        return hashlib.sha256(json.dumps([*tests, [self.descending]]).encode()).hexdigest()[:16]
+        index = [entry.number, entry.created_at, self.descending]
+        return hashlib.sha256(json.dumps([*tests, index]).encode()).digest()
 
 
 class Index:
@@ -135,8 +146,7 @@ class Index:
     An index finds rows by values in their documents:
 
         trips = store.index("client_trips")
-        page = trips.query(client=client_id, where=[("at", ">=", monday)], order_by="-at")
-        for row in page.rows:
+        for row in trips.iter(client=client_id, where=[("at", ">=", monday)], order_by="-at"):
             print(row.row_key, row.entry["at"], row.cells["BASE"].body)
 
     Worker processes (``schemaless index run``) keep the index up to date, usually within a fraction of a second of a
@@ -149,15 +159,10 @@ class Index:
         self._registry = registry
         self._rows = rows
         self._name = name
-        self._entry = registry.ready(name)
+        self._entry: IndexEntry | None = None
 
     def __repr__(self) -> str:
         return f"Index({self._name!r})"
-
-    @property
-    def definition(self) -> Definition:
-        """The fields of the index."""
-        return self._entry.definition
 
     def query(
         self,
@@ -173,8 +178,9 @@ class Index:
         """Find rows. Every row is read from its shard's primary and checked against the query before it is returned.
 
         Args:
-            where: conditions, each a tuple of field name, operator (``= != < <= > >=``) and value. A field that is
-                missing from a document, or has another type there, satisfies only ``("field", "=", None)``.
+            where: conditions, each a tuple of field name, operator (``= != < <= > >=``) and value, or of field name,
+                ``in`` and a list of up to 1,000 values. A field that is missing from a document, or has another type
+                there, satisfies only ``("field", "=", None)``.
             order_by: the field to order by, which must be the first not compared by ``=``; prefix it with ``-`` for
                 descending order. Ties are ordered by the remaining fields, then by row_key.
             limit: maximum number of entries to read, 1 to 1,000.
@@ -188,11 +194,12 @@ class Index:
 
         Raises:
             InvalidInput: the shard field is missing, or an argument is invalid; nothing was sent.
-            UnknownIndex: the index was dropped.
-            IndexNotReady: the index is being dropped, or a new index of the same name is still being built.
+            UnknownIndex: there is no index of that name.
+            IndexNotReady: the index is being built or dropped.
             ServerError: a server failed or refused a statement.
         """
-        check_shard_field(self._entry.definition, equals)
+        if self._entry is not None:
+            check_shard_field(self._entry.definition, equals)
         entry = self._entry = self._registry.ready(self._name)
         query = check_query(entry.definition, equals, where, order_by, limit, columns)
         tests = [test.statement for test in query.tests]
@@ -203,6 +210,51 @@ class Index:
         cursor = cache(lambda: _cursor(entry, query, matches[-1]) if len(matches) == limit else None)
         rows = self._matching_rows(entry.definition, query, [bytes(match[0]) for match in matches], cursor)
         return IndexPage(rows, cursor())
+
+    def iter(
+        self,
+        /,
+        *,
+        where: Iterable[Condition] = (),
+        order_by: str | None = None,
+        limit: int = _ITER_LIMIT,
+        after: str | None = None,
+        columns: Sequence[str] | None = None,
+        **equals: Any,
+    ) -> Iterator[IndexRow]:
+        """Iterate over all rows that a query finds, page by page.
+
+        Args:
+            where: conditions, as in ``query``.
+            order_by: the field to order by, as in ``query``.
+            limit: maximum number of entries to read at a time.
+            after: the ``next`` cursor of a page of the same query, to continue after it.
+            columns: names of columns, as in ``query``.
+            **equals: values of fields, as in ``query``.
+
+        Raises:
+            InvalidInput, UnknownIndex, IndexNotReady, ServerError: while iterating, as for ``query``.
+        """
+        conditions = list(check_each(where, "where", lambda condition: condition))
+        while True:
+            page = self.query(where=conditions, order_by=order_by, limit=limit, after=after, columns=columns, **equals)
+            yield from page.rows
+            after = page.next
+            if after is None:
+                return
+
+    def first(
+        self,
+        /,
+        *,
+        where: Iterable[Condition] = (),
+        order_by: str | None = None,
+        columns: Sequence[str] | None = None,
+        **equals: Any,
+    ) -> IndexRow | None:
+        """Return the first row that a query finds, or None; arguments and errors are those of ``query``."""
+        rows = self.iter(where=where, order_by=order_by, limit=_FIRST_LIMIT, columns=columns, **equals)
+        return next(rows, None)
 
     def wait(self, row_key: RowKey, timeout_s: float = 1.0) -> bool:
         """Wait until the index has caught up with a row, so that a query finds what was just written.
@@ -242,7 +294,9 @@ class Index:
     def _matches(self, entry: IndexEntry, query: Query, tests: Sequence[bytes]) -> Rows:
         """Read row_key and fields of the entries that satisfy the SQL tests."""
         shards = self._shards
-        shard = entry.definition.shard_of(query.tests[0].value, shards.topology.shard_count)
+        value = query.tests[0].value
+        assert not isinstance(value, tuple)
+        shard = entry.definition.shard_of(value, shards.topology.shard_count)
         assert shard is not None
         check_tables(shards, self._registry, entry, [shard])
         statement = sql.select_matches(
@@ -320,7 +374,8 @@ def check_query(
 
 
 def _test(definition: Definition, condition: object) -> Test:
-    name, comparison, value = "", "", None
+    name, comparison = "", ""
+    value: Any = None
     if isinstance(condition, (tuple, list)) and len(condition) == 3:
         name, comparison, value = condition
     if comparison not in [*_TESTS] or (value is None and comparison not in ("=", "!=")):
@@ -329,29 +384,48 @@ def _test(definition: Definition, condition: object) -> Test:
             f"{condition!r:.200}"
         )
     field = definition.field(name)
+    if comparison == "in":
+        values = tuple(check_each(value, "values of 'in'", field.argument))
+        if len(values) > _MAX_IN:
+            raise InvalidInput(f"'in' takes up to {_MAX_IN:,} values, got {len(values):,}; send several queries")
+        return Test(field, comparison, values)
     return Test(field, comparison, None if value is None else field.argument(value))
 
 
 def _cursor(entry: IndexEntry, query: Query, last: Sequence[Any]) -> str:
+    """Return the position of an entry as URL-safe text, masked with a key that only the same query has."""
     values = [
         value.isoformat() if isinstance(value, datetime) else str(value) if isinstance(value, uuid.UUID) else value
         for value in entry.definition.from_table(last[1:])[1:]
     ]
-    return json.dumps([entry.number, query.digest, bytes(last[0]).hex(), *values], separators=(",", ":"))
+    position = json.dumps([bytes(last[0]).hex(), *values], separators=(",", ":")).encode()
+    key = query.digest(entry)
+    tag = hmac.digest(key, position, "sha256")[:_TAG_BYTES]
+    return base64.urlsafe_b64encode(tag + _masked(position, key + tag)).decode().rstrip("=")
 
 
 def _after_cursor(entry: IndexEntry, query: Query, cursor: str) -> bytes:
     """Return the SQL test for entries after a cursor."""
+    key = query.digest(entry)
     try:
-        number, digest, row_key, *values = json.loads(cursor)
-        if (number, digest) != (entry.number, query.digest):
-            raise InvalidInput(
-                f"the cursor given as after= belongs to another query, or to an earlier index named {entry.name}; "
-                "start again without it"
-            )
-        row = bytes.fromhex(row_key)
-        fields = entry.definition.fields
-        literals = [field.literal(field.kind.read(value)) for field, value in zip(fields, values, strict=True)]
-    except (ValueError, TypeError) as error:
-        raise InvalidInput(f"after= must be the 'next' of an earlier page, got {cursor!r:.80}") from error
-    return sql.after_entry([field.name for field in fields], literals, row, descending=query.descending)
+        content = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        tag = content[:_TAG_BYTES]
+        position = _masked(content[_TAG_BYTES:], key + tag)
+        genuine = hmac.compare_digest(tag, hmac.digest(key, position, "sha256")[:_TAG_BYTES])
+    except (ValueError, TypeError):
+        genuine = False
+    if not genuine:
+        raise InvalidInput(
+            f"after= must be the 'next' of an earlier page, got {cursor!r:.80}. It is damaged, or belongs to another "
+            f"query, or to an earlier index named {entry.name}; start again without it"
+        )
+    row_key, *values = json.loads(position)
+    fields = entry.definition.fields
+    literals = [field.literal(field.kind.read(value)) for field, value in zip(fields, values, strict=True)]
+    names = [field.name for field in fields]
+    return sql.after_entry(names, literals, bytes.fromhex(row_key), descending=query.descending)
+
+
+def _masked(content: bytes, key: bytes) -> bytes:
+    stream = hashlib.shake_256(key).digest(len(content))
+    return bytes(one ^ other for one, other in zip(content, stream, strict=True))

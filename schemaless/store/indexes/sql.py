@@ -231,6 +231,11 @@ def comparison(name: str, operator: str, value: bytes) -> bytes:
     return b"`%b`%b%b" % (name.encode(), operator.encode(), value)
 
 
+def one_of(name: str, values: Sequence[bytes]) -> bytes:
+    """Return a test that a field equals one of some literals; without any, it is never true."""
+    return b"`%b` IN (%b)" % (name.encode(), b",".join(values) or b"NULL")
+
+
 def after_entry(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, descending: bool) -> bytes:
     """Return a test for the entries after one entry, in the order of fields and row_key; NULL is the lowest value."""
     steps = []

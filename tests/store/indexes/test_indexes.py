@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import random
+import re
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -39,13 +40,7 @@ def trip(day: int, client: uuid.UUID = CLIENT, **more: object) -> dict[str, obje
 
 def every(index: schemaless.Index, limit: int = 100, **query: Any) -> list[schemaless.IndexRow]:
     """Return all pages of a query."""
-    found, after = [], None
-    while True:
-        page = index.query(limit=limit, after=after, **query)
-        found += page.rows
-        after = page.next
-        if after is None:
-            return found
+    return list(index.iter(limit=limit, **query))
 
 
 # ---- the conformance cases
@@ -59,7 +54,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, trip(1 + n % 28)) for n, row in enumerate(rows)])
     entry = kept.make()
     with pytest.raises(IndexNotReady, match="client_trips is backfilling"):
-        fresh_store.index("client_trips")
+        fresh_store.index("client_trips").query(client=CLIENT)
     kept.catch_up()
     rows.append(fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key)
     # Processes the feed again from its beginning, over existing entries.
@@ -73,7 +68,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     indexes = indexes_of(kept.follow)
     backfill = indexes.backfill(entry)
     assert indexes.watch(entry, backfill)
-    assert kept.follow.index("client_trips").definition == entry.definition, "known to this process at once"
+    assert len(kept.follow.index("client_trips").query(client=CLIENT).rows) == 50, "known to this process at once"
     internals_of(fresh_store).registry.read()
 
     assert {each.row_key for each in every(fresh_store.index("client_trips"), client=CLIENT)} == set(rows)
@@ -119,6 +114,7 @@ def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monk
     """Conformance case 17: nothing is sent to any server."""
     kept.fill()
     index = fresh_store.index("client_trips")
+    assert index.first(client=CLIENT) is None
     monkeypatch.setattr(internals_of(fresh_store), "shards", None)
     monkeypatch.setattr(internals_of(fresh_store), "registry", None)
 
@@ -215,6 +211,7 @@ def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store,
         {"at": "2026-03-09T12:00", "city": 0, "where": [("s", "!=", "open")]},
         {"where": [("city", "=", 1), ("s", "=", None)]},
         {"where": [("s", ">", "a long text that is cut")], "order_by": "-at"},
+        {"where": [("at", "in", ["2026-03-09T12:00", "2026-03-11T12:00"]), ("city", "in", [0, 1])], "order_by": "-at"},
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sql, "select_matches", lambda *args, **kw: sent.append(made(*args, **kw)) or sent[-1])
@@ -235,7 +232,7 @@ def test_each_form_of_query_reads_the_index_and_sorts_nothing(kept, fresh_store,
 
 
 def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fresh_store, new_row):
-    """A page may be short; ``next`` is plain text, and is refused with another query."""
+    """A page may be short; ``next`` is text for URLs without values, and is refused with another query."""
     rows = [fresh_store.put_cell(new_row(), "BASE", 1, trip(1 + n)).key.row_key for n in range(6)]
     kept.fill()
     index = fresh_store.index("client_trips")
@@ -245,18 +242,53 @@ def test_pages_go_on_behind_the_last_entry_and_only_with_the_same_query(kept, fr
 
     assert [each.row_key for each in first.rows] == [rows[0], rows[2]]
     assert [each.row_key for each in second.rows] == rows[3:]
-    assert json.loads(second.next)
     assert index.query(client=CLIENT, order_by="at", limit=3, after=second.next).next is None
-    for token in (first.next.replace("03", "04", 1), "[]", "nonsense"):
-        with pytest.raises(InvalidInput, match="after"):
-            index.query(client=OTHER, order_by="at", after=token)
+    assert list(index.iter(client=CLIENT, order_by="at", limit=2)) == [*first.rows, *second.rows]
+    assert list(index.iter(client=CLIENT, order_by="at", limit=2, after=first.next)) == second.rows
+    assert index.first(client=CLIENT, order_by="-at") == second.rows[-1]
+    assert index.first(client=CLIENT, where=[("city", "=", 9)]) is None
+    assert re.fullmatch("[A-Za-z0-9_-]+", first.next)
+    shown = base64.urlsafe_b64decode(first.next + "=" * (-len(first.next) % 4))
+    for hidden in (rows[2].bytes, rows[2].hex.encode(), b"2026", b"12:00"):
+        assert hidden not in shown
+    changed = first.next[:-1] + ("A" if first.next[-1] != "A" else "B")
+    for token in (changed, first.next[:40], "[]", "nonsense", "\u00e9", 7):
+        with pytest.raises(InvalidInput, match="after= must be the 'next' of an earlier page"):
+            index.query(client=CLIENT, order_by="at", limit=3, after=token)
+    for other in ({"client": OTHER}, {"client": CLIENT, "where": [("city", "in", [0, 1, 2])]}):
+        with pytest.raises(InvalidInput, match="belongs to another query"):
+            index.query(**other, order_by="at", after=first.next)
+
+
+@pytest.mark.guarantee("index-query")
+@pytest.mark.twice
+def test_in_finds_what_equals_one_of_the_values(kept, fresh_store, new_row):
+    """Texts that the index truncates too; nothing satisfies an empty list, and NULL no list."""
+    texts = ["open", "closed", "a long text, first", "a long text, second", None]
+    rows = [fresh_store.put_cell(new_row(), "BASE", 1, trip(1 + n)).key.row_key for n in range(5)]
+    for row, text in zip(rows, texts, strict=True):
+        fresh_store.put_cell(row, "STATUS", 1, {"s": text})
+    kept.fill()
+    index = fresh_store.index("client_trips")
+
+    def found(*conditions: Any) -> list[str | None]:
+        return [each.entry["s"] for each in every(index, client=CLIENT, order_by="at", where=conditions)]
+
+    assert found(("s", "in", ["open", "a long text, second", "no such"])) == [texts[0], texts[3]]
+    assert found(("s", "in", {"closed"}), ("at", "in", ["2026-03-02T12:00Z", "2026-03-03T12:00Z"])) == ["closed"]
+    assert found(("s", "in", [])) == []
+    assert found(("client", "in", [CLIENT])) == texts
+    assert found(("client", "in", [OTHER])) == []
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
         ({"colour": 1}, "has no field 'colour'; its fields: client, at, city, s"),
-        ({"where": [("city", "~", 1)]}, "one of = != < <= > >="),
+        ({"where": [("city", "~", 1)]}, "one of = != < <= > >= in"),
+        ({"where": [("s", "in", "open")]}, "values of 'in' must be a list or another iterable, got 'open'"),
+        ({"where": [("city", "in", [1, None])]}, r"values of 'in'\[1\]: .*None does not fit that type"),
+        ({"where": [("city", "in", range(1_001))]}, "'in' takes up to 1,000 values"),
         ({"where": [("city", "<", None)]}, "a condition is a field"),
         ({"city": "three"}, "field city is of type int, but 'three' does not fit that type"),
         ({"order_by": "city"}, "can order rows only by at, not by 'city'"),
