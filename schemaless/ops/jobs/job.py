@@ -190,6 +190,10 @@ class ShardState:
     ended_at: datetime | None = None
     measures: dict[str, Any] = field(default_factory=dict)
 
+    def lease(self, job_id: int) -> dict[str, int | str]:
+        """Return the values of ``job_shard`` that guard each update by the runner that claimed the shard."""
+        return {"job_id": job_id, "shard": self.shard, "runner": self.runner or "", "epoch": self.epoch}
+
     @property
     def held(self) -> bool:
         """Whether a runner holds a valid lease."""

@@ -113,8 +113,7 @@ class Leases:
         Raises:
             LeaseLost: another runner has taken over the shard.
         """
-        runner = state.runner or ""
-        rows = self._catalog.rows(sql.select_signal(self._name, job_id, state.shard, runner, state.epoch, cluster))
+        rows = self._catalog.rows(sql.select_signal(self._name, state.lease(job_id), cluster))
         if not rows:
             raise _lost(job_id, state)
         job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
@@ -122,6 +121,7 @@ class Leases:
         if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
             self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
+            runner = state.runner or ""
             watches = self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
         return Signal(job_state, bool(stop), reason, seconds(ago), bool(watches), str(yields) == "true", str(spec))
 
@@ -175,13 +175,8 @@ class Leases:
     def _guarded(
         self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False
     ) -> None:
-        runner = state.runner or ""
-        updated = self._catalog.execute(
-            sql.update_shard(
-                self._name, job_id, state.shard, runner, state.epoch, changes, lease_s=lease_s, ended=ended
-            )
-        )
-        if not updated:
+        statement = sql.update_shard(self._name, state.lease(job_id), changes, lease_s=lease_s, ended=ended)
+        if not self._catalog.execute(statement):
             raise _lost(job_id, state)
 
 

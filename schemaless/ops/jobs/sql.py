@@ -173,52 +173,30 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
     )
 
 
-def select_signal(catalog: str, job_id: int, shard: int, runner: str, epoch: int, cluster: str) -> bytes:
-    """Select the ``Signal`` for the runner of a shard, provided it still holds the lease of that epoch.
+def select_signal(catalog: str, lease: Mapping[str, Value], cluster: str) -> bytes:
+    """Select the ``Signal`` for the runner of a shard, provided it still holds the lease.
 
     The row: state of the job, whether the runner was asked to stop, the reason to wait, the age of the last poll in
     seconds, whether this runner holds the watch of the cluster, whether the watch is free, the seconds left of the
     shard's lease, the job's spec, and whether the job yields on the cluster.
     """
+    tables = (table(catalog, name) for name in (b"job", b"job_shard", b"job_cluster"))
+    held = matching(**{f"s.{name}": value for name, value in lease.items()})
     return (
-        b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
+        b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=s.runner, "
         b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
-        b"JSON_EXTRACT(c.figures, '$.yields') "
-        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id AND s.shard=%d "
-        b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b "
-        b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
-        % (
-            NOW,
-            text(runner),
-            NOW,
-            NOW,
-            table(catalog, b"job"),
-            table(catalog, b"job_shard"),
-            shard,
-            table(catalog, b"job_cluster"),
-            text(cluster),
-            job_id,
-            text(runner),
-            epoch,
-        )
+        b"JSON_EXTRACT(c.figures, '$.yields') FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id "
+        b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b WHERE %b" % (NOW, NOW, NOW, *tables, text(cluster), held)
     )
 
 
 def update_shard(
-    catalog: str,
-    job_id: int,
-    shard: int,
-    runner: str,
-    epoch: int,
-    changes: Mapping[str, Value],
-    *,
-    lease_s: int | None,
-    ended: bool = False,
+    catalog: str, lease: Mapping[str, Value], changes: Mapping[str, Value], *, lease_s: int | None, ended: bool = False
 ) -> bytes:
-    """Update the state of a shard, provided the runner still holds the lease of that epoch.
+    """Update the state of a shard, provided the runner still holds the lease.
 
     Args:
-        epoch: epoch of the lease.
+        lease: what identifies the lease; see ``ShardState.lease``.
         changes: new values by column.
         lease_s: new duration of the lease from now, in seconds; None releases it.
         ended: whether the shard is completed.
@@ -226,7 +204,7 @@ def update_shard(
     all_changes: dict[str, Term] = {**changes, "lease_until": None if lease_s is None else later(lease_s)}
     if ended:
         all_changes["ended_at"] = NOW
-    return update(table(catalog, b"job_shard"), all_changes, job_id=job_id, shard=shard, runner=runner, epoch=epoch)
+    return update(table(catalog, b"job_shard"), all_changes, **lease)
 
 
 def count_runners(catalog: str, job_id: int) -> bytes:

@@ -90,7 +90,7 @@ class Records:
         Raises:
             LeaseLost: another runner has the shard, or the record has another token or phase.
         """
-        statement = self._guarded(run, changes, token, phases)
+        statement = sql.update_move(self._name, run.state.lease(run.job.job_id), changes, token, phases)
         if not self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True):
             raise self._lost(run)
 
@@ -102,7 +102,8 @@ class Records:
             TopologyError: the primary of one of the clusters has changed since ``before``.
             OutcomeUnknown: the reply was lost; repeating the call settles the outcome.
         """
-        statement = self._guarded(run, {"phase": "moved", **changes}, token, (*BEFORE_COMMIT, "moved"))
+        lease, phases = run.state.lease(run.job.job_id), (*BEFORE_COMMIT, "moved")
+        statement = sql.update_move(self._name, lease, {"phase": "moved", **changes}, token, phases)
 
         def update_records(connection: Connection) -> None:
             if not connection.execute(statement).affected:
@@ -122,21 +123,6 @@ class Records:
         """Update a shard's record from outside a runner; return False if it is not in one of the phases ``before``."""
         statement = sql.note_outcome(self._name, job_id, shard, before, changes)
         return bool(self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
-
-    def _guarded(
-        self, run: ShardRun, changes: Mapping[str, Value], token: str | None, phases: Sequence[Phase]
-    ) -> bytes:
-        state = run.state
-        return sql.update_move(
-            self._name,
-            run.job.job_id,
-            state.shard,
-            changes,
-            runner=state.runner or "",
-            epoch=state.epoch,
-            token=token,
-            phases=phases,
-        )
 
     @staticmethod
     def _lost(run: ShardRun) -> LeaseLost:

@@ -295,37 +295,26 @@ def select_moves(catalog: str, job_id: int | None = None, shard: int | None = No
 
 
 def update_move(
-    catalog: str,
-    job_id: int,
-    shard: int,
-    changes: Mapping[str, Value],
-    *,
-    runner: str,
-    epoch: int,
-    token: str | None,
-    phases: Sequence[str],
+    catalog: str, lease: Mapping[str, Value], changes: Mapping[str, Value], token: str | None, phases: Sequence[str]
 ) -> bytes:
     """Update a move record if the runner still holds the shard and the record has the token and one of the phases.
 
     Args:
         catalog: name of the catalog's database.
-        job_id: the move job.
-        shard: number of the shard.
+        lease: the runner's lease on the shard; see ``ShardState.lease``.
         changes: new values by column.
-        runner: name of the runner.
-        epoch: epoch of the runner's lease on the shard.
         token: the token that the record must have; None matches any token, for updates before the runner has stored its
             own.
         phases: the phases that the record may be in.
     """
-    lease: dict[str, Value] = {"m.job_id": job_id, "m.shard": shard, "s.runner": runner, "s.epoch": epoch}
+    held: dict[str, Value] = {**{f"s.{name}": value for name, value in lease.items()}, "m.token": token}
     return (
         b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b WHERE %b AND m.phase IN (%b)"
         % (
             quoted_table(catalog, "shard_move"),
             quoted_table(catalog, "job_shard"),
             assigned({f"m.{name}": value for name, value in changes.items()}),
-            matching(**lease, **{"m.token": token}),
+            matching(**held),
             texts(phases),
         )
     )
