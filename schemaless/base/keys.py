@@ -93,8 +93,8 @@ def check_ref_key(ref_key: int, name: str = "ref_key") -> int:
     raise InvalidCell(f"{name} must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
 
 
-def check_created_at(created_at: object) -> datetime | None:
-    """Return ``created_at`` in UTC if it is valid: an aware datetime from the year 1000 on. None is returned unchanged.
+def check_created_at(created_at: object, name: str = "created_at") -> datetime | None:
+    """Return an argument called ``name`` in UTC: an aware datetime from the year 1000 on. None is returned unchanged.
 
     Raises:
         InvalidCell: the time is invalid.
@@ -103,7 +103,7 @@ def check_created_at(created_at: object) -> datetime | None:
         return None
     if not isinstance(created_at, datetime) or created_at.utcoffset() is None:
         raise InvalidCell(
-            f"created_at must be an aware datetime, got {_short(created_at)}; give it a time zone, such as "
+            f"{name} must be an aware datetime, got {_short(created_at)}; give it a time zone, such as "
             "datetime(2016, 3, 1, tzinfo=UTC)"
         )
     try:
@@ -111,8 +111,20 @@ def check_created_at(created_at: object) -> datetime | None:
     except OverflowError:
         in_utc = None
     if in_utc is None or in_utc.year < 1000:
-        raise InvalidCell(f"created_at must be in the years 1000 to 9999, got {_short(created_at)}")
+        raise InvalidCell(f"{name} must be in the years 1000 to 9999, got {_short(created_at)}")
     return in_utc
+
+
+def check_at(at: object) -> datetime | None:
+    """Return the time of a read in UTC; None is returned unchanged.
+
+    Raises:
+        InvalidInput: it is not an aware datetime from the year 1000 on.
+    """
+    try:
+        return check_created_at(at, "at")
+    except InvalidCell as error:
+        raise InvalidInput(str(error)) from None
 
 
 def check_each(values: Iterable[T], name: str, check: Callable[[T], U]) -> Iterator[U]:

@@ -9,7 +9,7 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
-from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, store_option, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, store_option, time_of, url_option
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import MAX_LINE_BYTES
@@ -140,10 +140,13 @@ def _print_put(done: Put, shard: int) -> None:
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int, required=False)
+@click.option("--at", metavar="TIME", help="The latest version stored by this time, such as 2026-03-01T12:00+00:00.")
 @store_option
 @json_option
-def get(row_key: str, column: str, ref_key: int | None, store: Datastore) -> int:
+def get(row_key: str, column: str, ref_key: int | None, at: str | None, store: Datastore) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
+
+    With --at, the latest is the highest REF_KEY among the versions whose created_at is TIME or earlier.
 
     With --json, the command also prints the cell's key, added_id and created_at. The output is always valid JSON: NaN
     and infinities, which older writers may have stored, are printed as the strings "NaN", "Infinity" and "-Infinity".
@@ -152,13 +155,19 @@ def get(row_key: str, column: str, ref_key: int | None, store: Datastore) -> int
     Examples:
       schemaless cell get 71f0c4d2-2918-44cc-a2df-000000000001 BASE
       schemaless cell get uuid5:N14228 LOG 3 --json
+      schemaless cell get uuid5:N14228 LOG --at 2026-03-01T12:00+00:00
 
     Exit status: 0, or 1 if there is no such cell.
     """
+    if ref_key is not None and at is not None:
+        raise InvalidInput("give REF_KEY or --at, not both")
     row = row_key_of(row_key)
-    cell = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    if ref_key is None:
+        cell = store.get_cell_latest(row, column, at=None if at is None else time_of("--at", at))
+    else:
+        cell = store.get_cell(row, column, ref_key)
     if cell is None:
-        version = "" if ref_key is None else f" {ref_key}"
+        version = f" {ref_key}" if ref_key is not None else f" stored by {at}" if at is not None else ""
         error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
         return EXIT_FAILED
     print_json({**cell_facts(cell), "body": cell.body} if as_json() else cell.body)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from datetime import datetime
 from functools import wraps
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
+from schemaless.base.keys import check_created_at
 from schemaless.cli.quantities import CatalogId, FiniteRange, share_of
 from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.errors import InvalidInput
@@ -237,3 +239,20 @@ def row_key_of(text: str) -> uuid.UUID:
         return uuid.UUID(text)
     except ValueError:
         raise InvalidInput(f"a row_key is a UUID, or uuid5:NAME to hash a name; got {text!r}") from None
+
+
+def time_of(option: str, text: str) -> datetime:
+    """Parse the time given for an option, with its time zone.
+
+    Raises:
+        InvalidInput: it is not such a time.
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{option} takes a time such as 2026-03-01T12:00+00:00, got {text!r}") from None
+    if at.tzinfo is None:
+        raise InvalidInput(f"{option} needs a time zone, such as +00:00; got {text!r}")
+    checked = check_created_at(at, option)
+    assert checked is not None
+    return checked

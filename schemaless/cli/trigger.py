@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import datetime
 from itertools import chain, islice
 from typing import Any, Final
 
 import click
 
 from schemaless.base.events import Advanced
-from schemaless.base.keys import check_created_at
 from schemaless.cli.jobs import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, with_options
+from schemaless.cli.options import (
+    execute_option,
+    note_dry,
+    note_gave_up,
+    shards_option,
+    store_option,
+    time_of,
+    with_options,
+)
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
@@ -342,7 +348,7 @@ def reset(
     before = {status.shard: status.row for status in triggers.status(name).shards}
     if location is not None and len(shards) != 1:
         raise InvalidInput("--location is for one shard: name that shard with --shards")
-    at = None if since is None else _moment(since)
+    at = None if since is None else time_of("--since", since)
     places = {
         shard: triggers.location_since(shard, at) if at is not None else location or 0
         for shard in shards
@@ -363,18 +369,6 @@ def reset(
     )
     if not execute:
         note_dry()
-
-
-def _moment(text: str) -> datetime:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"--since takes a time such as 2026-03-01T12:00+00:00, got {text!r}") from None
-    if at.tzinfo is None:
-        raise InvalidInput(f"--since needs a time zone, such as +00:00; got {text!r}")
-    checked = check_created_at(at)
-    assert checked is not None
-    return checked
 
 
 def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, NoReturn, Self
 
 from schemaless.base.keys import (
@@ -319,12 +320,19 @@ class Datastore:
         """
         return self._reader.version(cell_key(row_key, column_name, ref_key), read_from)
 
-    def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
+    def get_cell_latest(
+        self, row_key: RowKey, column_name: str, *, at: datetime | None = None, read_from: ReadFrom = "primary"
+    ) -> Cell | None:
         """Read the latest version: the cell with the highest ref_key, regardless of when it was written.
+
+        With ``at``, the highest ref_key among the cells whose ``created_at`` is ``at`` or earlier. Only that field
+        counts: a cell imported with its own ``created_at`` appears at that time, not when it was imported, and an
+        erased cell takes its place at all times since it was written.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column.
+            at: an aware datetime, to ignore versions that were stored later; None for the latest of all.
             read_from: where to read, as in ``get_cell``.
 
         Returns:
@@ -332,55 +340,68 @@ class Datastore:
             never returned in its place.
 
         Raises:
+            InvalidInput: ``at`` is not an aware datetime.
             CorruptBody: the stored bytes do not decode.
             StaleAbsence: as for ``get_cell``.
         """
-        return self._reader.latest(row_key, column_name, read_from)
+        return self._reader.latest(row_key, column_name, at, read_from)
 
     def get_cells_latest(
-        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
+        self, keys: Iterable[tuple[RowKey, str]], *, at: datetime | None = None, read_from: ReadFrom = "primary"
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest versions in many rows and columns, shard by shard.
 
         Args:
             keys: pairs of row_key and column_name.
+            at: ignore versions that were stored later, as in ``get_cell_latest``.
             read_from: where to read, as in ``get_cell``.
 
         Returns:
             The cells by row_key and column_name. Missing and erased cells are left out.
 
         Raises:
-            InvalidInput: ``keys`` is not an iterable of pairs.
+            InvalidInput: ``keys`` is not an iterable of pairs, or ``at`` is not an aware datetime.
             InvalidCell: a row_key or a column name is invalid.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_cell``, if any of the cells is missing from a replica; ``found`` has the cells
                 that were found.
         """
-        return self._reader.latest_of_many(keys, read_from)
+        return self._reader.latest_of_many(keys, at, read_from)
 
     def get_row(
-        self, row_key: RowKey, *, columns: Iterable[str] | None = None, read_from: ReadFrom = "primary"
+        self,
+        row_key: RowKey,
+        *,
+        columns: Iterable[str] | None = None,
+        at: datetime | None = None,
+        read_from: ReadFrom = "primary",
     ) -> dict[str, Cell]:
         """Read a row: the latest cell of each of its columns.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             columns: names of the columns to read; None for all.
+            at: ignore versions that were stored later, as in ``get_cell_latest``.
             read_from: where to read, as in ``get_cell``.
 
         Returns:
             The cells by column name, ordered by name; an empty dict if the row does not exist.
 
         Raises:
-            InvalidInput: ``columns`` is not an iterable.
+            InvalidInput: ``columns`` is not an iterable, or ``at`` is not an aware datetime.
             InvalidCell: the row_key or a column name is invalid.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_cell``, if the replica has no such cell of the row.
         """
-        return self._reader.row(row_key, columns, read_from)
+        return self._reader.row(row_key, columns, at, read_from)
 
     def get_rows(
-        self, row_keys: Iterable[RowKey], *, columns: Iterable[str] | None = None, read_from: ReadFrom = "primary"
+        self,
+        row_keys: Iterable[RowKey],
+        *,
+        columns: Iterable[str] | None = None,
+        at: datetime | None = None,
+        read_from: ReadFrom = "primary",
     ) -> dict[uuid.UUID, dict[str, Cell]]:
         """Read many rows: the latest cell of each of their columns.
 
@@ -390,6 +411,7 @@ class Datastore:
         Args:
             row_keys: the rows; each is a ``uuid.UUID`` or its 16 bytes.
             columns: names of the columns to read; None for all.
+            at: ignore versions that were stored later, as in ``get_cell_latest``.
             read_from: where to read, as in ``get_cell``.
 
         Returns:
@@ -397,13 +419,13 @@ class Datastore:
             are left out.
 
         Raises:
-            InvalidInput: ``row_keys`` or ``columns`` is not an iterable.
+            InvalidInput: ``row_keys`` or ``columns`` is not an iterable, or ``at`` is not an aware datetime.
             InvalidCell: a row_key or a column name is invalid; the message gives its position.
             CorruptBody: the stored bytes of a cell do not decode.
             StaleAbsence: as for ``get_row``, if any of the rows is missing from a replica; ``found`` has the cells that
                 were found.
         """
-        return self._reader.rows(row_keys, columns, read_from)
+        return self._reader.rows(row_keys, columns, at, read_from)
 
     def get_versions(
         self,

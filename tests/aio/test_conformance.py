@@ -27,6 +27,7 @@ from tests.store.cells.test_reading import (  # noqa: F401
     test_get_rows_reads_many_rows_over_all_shards,
     test_get_versions_bad_arguments_raise_at_once,
     test_get_versions_ranges_directions_and_limits,
+    test_reads_at_a_time_ignore_what_was_stored_later,
     test_reads_from_anything_but_primary_or_replica_are_refused,
     test_scan_shard_pages_in_added_id_order,
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 
 import schemaless
-from schemaless import NewStoredCell
+from schemaless import NewCell, NewStoredCell
 from schemaless.base.keys import row_key_for
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
@@ -29,6 +30,24 @@ def test_put_then_get_prints_the_document_on_stdout(invoke, datastore_url, row):
     assert (got.code, got.err) == (0, "")
     assert got.json == json.loads(body)
     assert "Zürich" in got.out
+
+
+def test_get_at_a_time_prints_the_version_of_that_time(invoke, store, datastore_url, row):
+    """The time needs a zone, and takes the place of a REF_KEY."""
+    store.put_cells([NewCell(row, "BASE", year, year, datetime(year, 3, 1, tzinfo=UTC)) for year in (2020, 2021)])
+
+    assert invoke("cell", "get", row, "BASE", "--at", "2021-02-28T23:59Z", url=datastore_url).json == 2020
+    assert invoke("cell", "get", row, "BASE", "--at", "2021-03-01T01:00+01:00", url=datastore_url).json == 2021
+    missing = invoke("cell", "get", row, "BASE", "--at", "2019-01-01T00:00Z", url=datastore_url)
+    assert (missing.code, "stored by 2019-01-01T00:00Z" in missing.err) == (1, True)
+    for arguments, complaint in (
+        (("--at", "2021-03-01"), "--at needs a time zone"),
+        (("--at", "March"), "--at takes a time such as"),
+        ((2020, "--at", "2021-03-01T00:00Z"), "give REF_KEY or --at, not both"),
+    ):
+        refused = invoke("cell", "get", row, "BASE", *arguments, url=datastore_url)
+        assert refused.code != 0
+        assert complaint in refused.err
 
 
 def test_put_as_json_says_where_it_went(invoke, store, datastore_url, row):

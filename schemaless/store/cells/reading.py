@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from schemaless.base.keys import (
     MAX_REF_KEY,
+    check_at,
     check_column_name,
     check_column_names,
     check_each,
@@ -224,21 +225,22 @@ class Reader:
             source.check_absent(shard, f"cell {key}")
         return cell
 
-    def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
-        """Read the version with the highest ref_key."""
+    def latest(self, row_key: RowKey, column_name: str, at: datetime | None, read_from: ReadFrom) -> Cell | None:
+        """Read the version with the highest ref_key, among those stored by the time ``at`` if that is given."""
         source, wanted = _source(read_from), [_pair(row_key, column_name)]
         shard = self._shard_of(wanted[0][0])
-        rows = self.select(shard, select_latest(self._shards.database(shard), wanted), wanted, PAIR, source)
+        sql = select_latest(self._shards.database(shard), wanted, check_at(at))
+        rows = self.select(shard, sql, wanted, PAIR, source)
         cell = self._live(rows, shard, source)
         if cell is None:
             source.check_absent(shard, _described(*wanted[0]))
         return cell
 
     def latest_of_many(
-        self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
+        self, keys: Iterable[tuple[RowKey, str]], at: datetime | None, read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest version of each ``(row_key, column_name)``."""
-        source = _source(read_from)
+        source, at = _source(read_from), check_at(at)
         by_shard: dict[int, list[tuple[bytes, str]]] = {}
         wanted = dict.fromkeys(check_each(keys, "keys", _checked_pair))
         for pair in wanted:
@@ -246,7 +248,7 @@ class Reader:
         cells: dict[tuple[uuid.UUID, str], Cell] = {}
         for shard, pairs in sorted(by_shard.items()):
             for start in range(0, len(pairs), _PAIRS_PER_SELECT):
-                sql = select_latest(self._shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
+                sql = select_latest(self._shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT], at)
                 read = (self.cell(row, shard, source=source) for row in self.select(shard, sql, wanted, PAIR, source))
                 cells |= {(cell.row_key, cell.column_name): cell for cell in read if not cell.erased}
         for row, name in wanted if source.lost else ():
@@ -254,13 +256,15 @@ class Reader:
                 source.check_absent(self._shard_of(row), _described(row, name), cells)
         return cells
 
-    def row(self, row_key: RowKey, columns: Iterable[str] | None, read_from: ReadFrom) -> dict[str, Cell]:
+    def row(
+        self, row_key: RowKey, columns: Iterable[str] | None, at: datetime | None, read_from: ReadFrom
+    ) -> dict[str, Cell]:
         """Read the latest cell of each column of a row, or of some columns."""
-        source, row, names = _source(read_from), row_key_bytes(row_key), check_column_names(columns)
+        source, row, names, at = _source(read_from), row_key_bytes(row_key), check_column_names(columns), check_at(at)
         if names == ():
             return {}
         shard = self._shard_of(row)
-        rows = self.select(shard, select_row(self._shards.database(shard), row, names), [(row,)], ROW_KEY, source)
+        rows = self.select(shard, select_row(self._shards.database(shard), row, names, at), [(row,)], ROW_KEY, source)
         read = (self.cell(stored_row, shard, source=source) for stored_row in rows)
         cells = {cell.column_name: cell for cell in read if not cell.erased}
         if not cells:
@@ -268,17 +272,17 @@ class Reader:
         return cells
 
     def rows(
-        self, row_keys: Iterable[RowKey], columns: Iterable[str] | None, read_from: ReadFrom
+        self, row_keys: Iterable[RowKey], columns: Iterable[str] | None, at: datetime | None, read_from: ReadFrom
     ) -> dict[uuid.UUID, dict[str, Cell]]:
         """Read the latest cell of each column of many rows, or of some columns."""
-        source, names = _source(read_from), check_column_names(columns)
+        source, names, at = _source(read_from), check_column_names(columns), check_at(at)
         wanted = list(dict.fromkeys(check_each(row_keys, "row_keys", row_key_bytes)))
         if names == ():
             return {}
         found: dict[bytes, dict[str, Cell]] = {row: {} for row in wanted}
         step = min(_ROWS_PER_SELECT, max(1, _RANGES_PER_SELECT // len(names or [None])))
         for start in range(0, len(wanted), step):
-            for stored_row, shard in self._rows_of(wanted[start : start + step], names, source):
+            for stored_row, shard in self._rows_of(wanted[start : start + step], names, at, source):
                 cell = self.cell(stored_row, shard, source=source)
                 if not cell.erased:
                     found[stored_row[1]][cell.column_name] = cell
@@ -289,7 +293,7 @@ class Reader:
         return {uuid.UUID(bytes=row): dict(sorted(cells.items())) for row, cells in found.items() if cells}
 
     def _rows_of(
-        self, row_keys: Sequence[bytes], columns: Sequence[str] | None, source: Source
+        self, row_keys: Sequence[bytes], columns: Sequence[str] | None, at: datetime | None, source: Source
     ) -> Iterator[tuple[Row, int]]:
         """Yield the rows of the table that hold the latest cells of ``row_keys``, with their shards.
 
@@ -301,7 +305,7 @@ class Reader:
         wanted = {(row_key,) for row_key in row_keys}
 
         def statement(shard: int) -> bytes:
-            return select_rows(self._shards.database(shard), by_shard[shard], columns)
+            return select_rows(self._shards.database(shard), by_shard[shard], columns, at)
 
         if source.read_from == "primary":
             fetched: list[Any] = []

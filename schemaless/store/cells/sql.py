@@ -78,11 +78,15 @@ def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes
     return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database), b" OR ".join(tests))
 
 
-def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
-    """Select the cell with the highest ref_key for each ``(row_key, column_name)``."""
+def select_latest(database: str, pairs: Sequence[tuple[bytes, str]], at: datetime | None = None) -> bytes:
+    """Select the cell with the highest ref_key for each ``(row_key, column_name)``; ``at`` ignores those stored later.
+
+    Here and below, ``at`` is in UTC.
+    """
+    stored = _stored_by(at)
     parts = [
-        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
-        % (CELL, by_key(database), row_key.hex().encode(), column_name.encode())
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b'%b ORDER BY ref_key DESC LIMIT 1"
+        % (CELL, by_key(database), row_key.hex().encode(), column_name.encode(), stored)
         for row_key, column_name in pairs
     ]
     if len(parts) == 1:
@@ -90,26 +94,31 @@ def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
     return b"(" + b") UNION ALL (".join(parts) + b")"
 
 
-def select_row(database: str, row_key: bytes, columns: Iterable[str] | None = None) -> bytes:
-    """Select the latest cell of each column of a row, or of each of ``columns``."""
+def select_row(
+    database: str, row_key: bytes, columns: Iterable[str] | None = None, at: datetime | None = None
+) -> bytes:
+    """Select the latest cell of each column of a row, or of each of ``columns``; ``at`` ignores cells stored later."""
     key = row_key.hex().encode()
     return (
         b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
-        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b'%b GROUP BY column_name) AS latest "
+        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b'%b%b GROUP BY column_name) AS latest "
         b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
         b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
-        b"ORDER BY c.column_name" % (CREATED_AT, by_key(database), key, _in_columns(columns), cell_table(database), key)
+        b"ORDER BY c.column_name"
+        % (CREATED_AT, by_key(database), key, _in_columns(columns), _stored_by(at), cell_table(database), key)
     )
 
 
-def select_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str] | None = None) -> bytes:
-    """Select the latest cell of each column of rows, or of each of ``columns``, in undefined order.
+def select_rows(
+    database: str, row_keys: Iterable[bytes], columns: Iterable[str] | None = None, at: datetime | None = None
+) -> bytes:
+    """Select the latest cells of rows as ``select_row`` does, in undefined order.
 
     A search per row, combined by UNION ALL, would take the server ten times as long.
     """
     return (
         b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
-        b"(SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key IN (%b)%b "
+        b"(SELECT row_key, column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key IN (%b)%b%b "
         b"GROUP BY row_key, column_name) AS latest STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
         b"ON c.row_key=latest.row_key AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key"
         % (
@@ -117,6 +126,7 @@ def select_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]
             by_key(database),
             b",".join(map(blob_hex, row_keys)),
             _in_columns(columns),
+            _stored_by(at),
             cell_table(database),
         )
     )
@@ -124,6 +134,10 @@ def select_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]
 
 def _in_columns(columns: Iterable[str] | None) -> bytes:
     return b"" if columns is None else b" AND column_name IN (%b)" % texts(columns)
+
+
+def _stored_by(at: datetime | None) -> bytes:
+    return b"" if at is None else b" AND created_at<=%b" % moment(at)
 
 
 def select_column_names(database: str, row_key: bytes) -> bytes:

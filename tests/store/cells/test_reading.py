@@ -6,7 +6,7 @@ import copy
 import functools
 import pickle
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -103,6 +103,29 @@ def test_get_versions_ranges_directions_and_limits(shared_store, arguments, expe
     assert [cell.ref_key for cell in shared_store.get_versions(row, "V", **arguments)] == expected
 
 
+@pytest.mark.guarantee("reading-at")
+def test_reads_at_a_time_ignore_what_was_stored_later(store, row):
+    """By created_at alone, to the microsecond: of a server's clock, and of an import."""
+    store.put_cell(row, "BASE", 2, "second")
+    stored_at = store.get_cell(row, "BASE", 2).created_at
+    store.put_cells([NewCell(row, "BASE", 1, "imported late", stored_at - timedelta(days=9))])
+    store.put_cells([NewCell(row, "BASE", 3, "of tomorrow", stored_at + timedelta(days=1))])
+
+    def body(at: datetime) -> object:
+        read = store.get_cell_latest(row, "BASE", at=at)
+        assert store.get_cells_latest([(row, "BASE")], at=at) == ({} if read is None else {(row, "BASE"): read})
+        assert store.get_row(row, at=at) == ({} if read is None else {"BASE": read})
+        assert store.get_rows([row], columns=["BASE"], at=at, read_from="replica") == (
+            {} if read is None else {row: {"BASE": read}}
+        )
+        return None if read is None else read.body
+
+    assert body(stored_at) == "second"
+    assert body(stored_at - timedelta(microseconds=1)) == "imported late"
+    assert body(stored_at - timedelta(days=9, microseconds=1)) is None
+    assert body((stored_at + timedelta(days=2)).astimezone(timezone(timedelta(hours=9)))) == "of tomorrow"
+
+
 def test_get_rows_reads_many_rows_over_all_shards(fresh_store, new_row):
     """In the order of the request, each once; without the rows that have no such cell, as if read one by one."""
     rows = [new_row() for _ in range(450)]
@@ -159,6 +182,10 @@ def test_arguments_of_the_wrong_type_are_refused(store, row):
         r"row_keys\[1\]: row_key must be": lambda: store.get_rows([row, None]),
         r"columns must be a list or another iterable, got 'BASE'": lambda: store.get_row(row, columns="BASE"),
         r"columns\[0\]: column_name must be": lambda: store.get_rows([row], columns=[1]),
+        r"at must be an aware datetime": lambda: store.get_cell_latest(row, "BASE", at=datetime(2026, 3, 1)),  # noqa: DTZ001
+        r"at must be an aware datetime, got '2026": lambda: store.get_cells_latest([(row, "BASE")], at="2026-03-01"),
+        r"at must be an aware datetime, got 1": lambda: store.get_row(row, at=1),
+        r"at must be in the years 1000": lambda: store.get_rows([row], at=datetime.min.replace(tzinfo=UTC)),
         r"body must be of type bytes, got str": lambda: store.decode("{}"),
         r"poll_s must be a number": lambda: store.iter_shard(0, follow=True, poll_s="1"),
         r"timeout_s must be a number, got NoneType": lambda: store.end_of_shard(0, timeout_s=None),

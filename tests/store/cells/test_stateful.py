@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 import uuid
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,11 @@ bodies = st.one_of(
 codecs = st.sampled_from([None, None, *codec_names()])
 dictionaries = st.sampled_from([None, 32_768, 32_769])
 keys = st.tuples(rows, columns, ref_keys)
+TIMES = [datetime(2016, 3, 1, tzinfo=UTC), datetime(2016, 3, 1, 0, 0, 0, 1, UTC), datetime(2017, 1, 1, tzinfo=UTC)]
+NOW = datetime(9000, 1, 1, tzinfo=UTC)
+"""In the model, the time of every cell that has the server's: later than ``TIMES``."""
+times = st.sampled_from([None, *TIMES])
+zones = st.sampled_from([UTC, timezone(timedelta(hours=-5))])
 
 
 LATEST = object()
@@ -84,6 +90,7 @@ class Store(RuleBasedStateMachine):
     def begin(self) -> None:
         self.model: dict[tuple[uuid.UUID, str, int], object] = {}
         self.added: dict[tuple[uuid.UUID, str, int], tuple[int, object]] = {}
+        self.stored_at: dict[tuple[uuid.UUID, str, int], datetime] = {}
         self.locations = dict.fromkeys(range(self.store.shard_count), 0)
         self.tailed: list[tuple[int, int, tuple[uuid.UUID, str, int]]] = []
         for shard in range(self.store.shard_count):
@@ -114,13 +121,13 @@ class Store(RuleBasedStateMachine):
             self.added.setdefault(key, (put.added_id, None))
             assert self.added[key][0] == put.added_id
 
-    @rule(batch=st.dictionaries(keys, bodies, max_size=8), codec=codecs, look_first=st.booleans())
-    def put_cells(self, batch, codec, look_first) -> None:
+    @rule(batch=st.dictionaries(keys, bodies, max_size=8), created_at=times, codec=codecs, look_first=st.booleans())
+    def put_cells(self, batch, created_at, codec, look_first) -> None:
         verdicts = {key: self.expect(key, body) for key, body in batch.items()}
         refused = {
             self.store.shard_of(key[0]) for key, verdict in verdicts.items() if verdict in ("conflict", "erased")
         }
-        cells = [NewCell(*key, body) for key, body in batch.items()]
+        cells = [NewCell(*key, body, created_at) for key, body in batch.items()]
         if refused:
             with pytest.raises(BatchError) as caught:
                 self.store.put_cells(cells, codec=codec, look_first=look_first)
@@ -140,6 +147,8 @@ class Store(RuleBasedStateMachine):
             assert [tuple(put.key) for put in puts] == list(batch)
         for put in puts:
             assert put.created == (verdicts[tuple(put.key)] == "created")
+            if put.created and created_at is not None:
+                self.stored_at[tuple(put.key)] = created_at
             self.model.setdefault(tuple(put.key), batch[tuple(put.key)])
             self.added.setdefault(tuple(put.key), (put.added_id, None))
 
@@ -264,9 +273,12 @@ class Store(RuleBasedStateMachine):
         )
         assert [cell.ref_key for cell in found] == expected[:limit]
 
+    @rule(at=st.sampled_from([TIMES[0] - timedelta(microseconds=1), *TIMES, NOW]), zone=zones)
+    def time_travel(self, at, zone) -> None:
+        self.latest_agree({key for key in self.model if self.stored_at.get(key, NOW) <= at}, at.astimezone(zone))
+
     @invariant()
     def reads_agree(self) -> None:
-        latest = {}
         for key, body in self.model.items():
             cell = self.store.get_cell(*key)
             if body is ERASED:
@@ -275,22 +287,26 @@ class Store(RuleBasedStateMachine):
                 assert cell is not None
                 assert same_put(cell.body, body)
                 assert cell.added_id == self.added[key][0]
-            if key[2] >= latest.get(key[:2], key)[2]:
-                latest[key[:2]] = key
+        self.latest_agree(set(self.model))
+
+    def latest_agree(self, keys: set[tuple[uuid.UUID, str, int]], at: datetime | None = None) -> None:
+        latest = {key[:2]: key for key in sorted(keys)}
         latest = {pair: key for pair, key in latest.items() if self.model[key] is not ERASED}
-        found = self.store.get_cells_latest([(row, column) for row in ROWS for column in COLUMNS])
+        pairs = [(row, column) for row in ROWS for column in COLUMNS]
+        found = self.store.get_cells_latest(pairs, at=at)
         assert {pair: tuple(cell.key) for pair, cell in found.items()} == latest
+        assert [self.store.get_cell_latest(*pair, at=at) for pair in pairs] == [found.get(pair) for pair in pairs]
         for columns in (None, COLUMNS[:1]):
             expected: dict[uuid.UUID, dict[str, object]] = {}
             for (row, column), key in latest.items():
                 if columns is None or column in columns:
                     expected.setdefault(row, {})[column] = key
-            rows = self.store.get_rows(ROWS, columns=columns)
+            rows = self.store.get_rows(ROWS, columns=columns, at=at)
             assert {row: {name: tuple(cell.key) for name, cell in cells.items()} for row, cells in rows.items()} == (
                 expected
             )
             for row in ROWS:
-                assert self.store.get_row(row, columns=columns) == rows.get(row, {})
+                assert self.store.get_row(row, columns=columns, at=at) == rows.get(row, {})
 
     def teardown(self) -> None:
         if hasattr(self, "model"):
@@ -309,7 +325,7 @@ class Store(RuleBasedStateMachine):
                 assert ids == sorted(ids)
 
 
-@pytest.mark.guarantee("plain-dict", "myrocks-duplicates", "erased-reads")
+@pytest.mark.guarantee("plain-dict", "myrocks-duplicates", "erased-reads", "reading-at")
 def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
     fresh_store, migrate_store, tail_store, erase_store, admin_url, by_hand
 ):
