@@ -13,6 +13,7 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
+import schemaless
 from schemaless import NewCell
 from schemaless.base.keys import row_key_for
 
@@ -76,6 +77,14 @@ def test_a_trip_service_writes_reads_and_imports(fresh_url, monkeypatch):
         }
         failed = client.post("/trips", json={str(other): first})
         assert (failed.status_code, failed.json()["detail"]["not_written"]) == (409, [str(other)])
+
+        problems = [schemaless.InvalidCell("too large"), schemaless.ServerUnavailable("no answer", node="db-1:3306")]
+
+        async def failing():
+            raise problems.pop()
+
+        trip_service.app.dependency_overrides[trip_service.the_trips] = failing
+        assert [client.get(f"/trips/{trip}").status_code for _ in (1, 2)] == [503, 422]
 
 
 @pytest.mark.mysql
