@@ -7,7 +7,7 @@ goes through ``html.escape``, and the figures of charts are also available as ta
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from html import escape
 from typing import Final
 
@@ -110,6 +110,12 @@ def table(
     named = "" if label is None else f' role="region" aria-label="{escape(label)}"'
     inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide" tabindex="0"{named}>{inner}</div>'
+
+
+def table_of(rows: Iterable[Mapping[str, str]]) -> str:
+    """Return a table of rows by heading."""
+    rows = list(rows)
+    return table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
 
 
 def terms(pairs: Iterable[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, Stages
+from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport
 from schemaless.ui.pages import frame
 from schemaless.ui.terminal.output import (
     bytes_text,
@@ -209,53 +209,35 @@ def _predictions(report: ReclaimedReport) -> str:
 
 
 def _part_table(noun: str, parts: Sequence[Part], report: ReclaimedReport) -> str:
-    rows = [
-        [
-            part.name.removeprefix("shard "),
-            str(part.shards),
-            *_figures(part),
-            size_text(report.binary_log_bytes if part.name == "all" else report.binary_log.get(part.name)),
-        ]
+    binary_log = {**report.binary_log, "all": report.binary_log_bytes}
+    return frame.table_of(
+        {noun: part.name, "shards": str(part.shards)}
+        | _figures(part)
+        | {"binary log": size_text(binary_log.get(part.name))}
         for part in parts
-    ]
-    return frame.table([noun, "shards", *_FIGURES, "binary log"], rows)
+    )
 
 
-_FIGURES: Final = (
-    "cells",
-    "left",
-    "bodies before",
-    "bodies after",
-    "files before",
-    "files after",
-    "files rebuilt",
-    "allocated before",
-    "allocated last",
-)
-
-
-def _figures(part: Part) -> list[str]:
-    def last(stages: Stages) -> str:
-        return size_text(stages.last)
-
-    return [
-        f"{part.tally.cells:,}",
-        f"{part.tally.left.total():,}",
-        bytes_text(part.tally.bytes_before),
-        bytes_text(part.tally.bytes_after),
-        size_text(part.file.before),
-        size_text(part.file.after),
-        size_text(part.file.rebuilt),
-        size_text(part.allocated.before),
-        last(part.allocated),
-    ]
+def _figures(part: Part) -> dict[str, str]:
+    return {
+        "cells": f"{part.tally.cells:,}",
+        "left": f"{part.tally.left.total():,}",
+        "bodies before": bytes_text(part.tally.bytes_before),
+        "bodies after": bytes_text(part.tally.bytes_after),
+        "files before": size_text(part.file.before),
+        "files after": size_text(part.file.after),
+        "files rebuilt": size_text(part.file.rebuilt),
+        "allocated before": size_text(part.allocated.before),
+        "allocated last": size_text(part.allocated.last),
+    }
 
 
 def _shard_table(report: ReclaimedReport) -> str:
-    rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in report.shards]
-    table = frame.table(["shard", "cluster", *_FIGURES], rows)
-    summary = f"<summary>{counted(len(rows), 'shard')}</summary>"
-    return f"<details{' open' if len(rows) <= 32 else ''}>{summary}{table}</details>"
+    table = frame.table_of(
+        {"shard": part.name.removeprefix("shard "), "cluster": part.cluster} | _figures(part) for part in report.shards
+    )
+    summary = f"<summary>{counted(len(report.shards), 'shard')}</summary>"
+    return f"<details{' open' if len(report.shards) <= 32 else ''}>{summary}{table}</details>"
 
 
 def _how(report: ReclaimedReport) -> str:
