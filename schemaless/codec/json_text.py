@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from schemaless.cell import JSONDocument
@@ -28,13 +29,6 @@ class NotJSONText(Exception):
 
 class IntegerTooLong(NotJSONText):
     """Signals that text has an integer with more digits than Python reads (``sys.set_int_max_str_digits``)."""
-
-
-def not_json_text(refusal: ValueError) -> NotJSONText:
-    """Return the reason why ``json`` refused a text."""
-    if isinstance(refusal, json.JSONDecodeError):
-        return NotJSONText(one_line(refusal))
-    return IntegerTooLong(f"an integer has more than {sys.get_int_max_str_digits():,} digits; Python does not read it")
 
 
 class JSONText(Serializer):
@@ -91,7 +85,7 @@ class JSONText(Serializer):
             RecursionError: the caller's stack is too deep for the parser.
         """
         quick = self.parse_quick(text, depth, values)
-        return _parse(text, depth, values) if quick is MISSED else quick
+        return parse_text(text, depth, values) if quick is MISSED else quick
 
     def parse_quick(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Parse on the fast path, or return ``MISSED`` if only the stock ``json`` can decide.
@@ -136,11 +130,19 @@ def nesting_of(text: Payload) -> int:
     return deepest
 
 
-def text_of(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> str:
-    """Decode ``text`` after checking it against the limits, so that parsing it needs a bounded amount of stack.
+def parse_text(
+    text: Payload, depth: int, values: int, loads: Callable[[str], JSONDocument] = json.loads
+) -> JSONDocument:
+    """Parse text with the stock ``json``, after checking it against the limits, which bounds the stack that it needs.
+
+    Args:
+        text: the text.
+        depth: maximum nesting of lists and objects.
+        values: maximum number of lists, objects, keys and scalars.
+        loads: ``json.loads``, perhaps with hooks.
 
     Raises:
-        NotJSONText: ``text`` is not UTF-8.
+        NotJSONText: ``text`` is not JSON in UTF-8.
         NestingTooDeep: more levels than ``depth``.
         TooManyValues: more than ``values`` values.
     """
@@ -152,13 +154,12 @@ def text_of(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> 
         raise NotJSONText(f"not UTF-8 ({refusal.reason} at byte {refusal.start})") from None
     if text.count(b"[") + text.count(b"{") > depth and nesting_of(text) > depth:
         raise NestingTooDeep(f"more than {depth} levels of lists and objects")
-    return decoded
-
-
-def _parse(text: Payload, depth: int, values: int) -> JSONDocument:
     try:
-        return json.loads(text_of(text, depth, values))
+        return loads(decoded)
     except ValueError as refusal:
         if not is_own(refusal, "json"):
             raise
-        raise not_json_text(refusal) from None
+        if isinstance(refusal, json.JSONDecodeError):
+            raise NotJSONText(one_line(refusal)) from None
+        limit = sys.get_int_max_str_digits()
+        raise IntegerTooLong(f"an integer has more than {limit:,} digits; Python does not read it") from None

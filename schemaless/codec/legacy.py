@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from functools import partial
 from typing import Final, NamedTuple
 
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH, check_finite
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.fast import MISSED
-from schemaless.codec.json_text import IntegerTooLong, NotJSONText, not_json_text, text_of
+from schemaless.codec.json_text import IntegerTooLong, NotJSONText, parse_text
 from schemaless.codec.messagepack import pack_reference, unpack_reference
-from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
@@ -157,13 +157,9 @@ def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES
         return value
 
     try:
-        value = json.loads(text_of(text, depth, values), object_pairs_hook=members, parse_float=number)
+        value = parse_text(text, depth, values, partial(json.loads, object_pairs_hook=members, parse_float=number))
     except NotJSONText as refusal:
         raise _unreadable(text, refusal) from None
-    except ValueError as refusal:
-        if not is_own(refusal, "json"):
-            raise
-        raise _unreadable(text, not_json_text(refusal)) from None
     if not lost:
         try:
             pack_reference(value)

@@ -10,7 +10,7 @@ from them is kept.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -125,31 +125,25 @@ def train(
     """
     codec.check_takes_dictionary()
     codec = replace(codec, dictionary=None)
-    sampled: list[SampledBody] = []
-    parts: dict[Part, list[bytes]] = {"choose": [], "judge": []}
-    rows: dict[Part, set[bytes]] = {"train": set(), "choose": set(), "judge": set()}
-    for row_key, body in cells:
-        part = part_of(row_key)
-        rows[part].add(row_key)
-        if part == "train":
-            sampled.append((row_key, body))
-        else:
-            parts[part].append(body)
-    if values == "real":
-        payloads = [payload for _, payload in _payloads(sampled, codec, dictionaries)]
-    else:
-        payloads = _masked(sampled, Mask(len(rows["train"]), keep_common=values == "common"), codec, dictionaries)
+    parts: dict[Part, list[SampledBody]] = {"train": [], "choose": [], "judge": []}
+    for cell in cells:
+        parts[part_of(cell[0])].append(cell)
+    rows = {part: len({row_key for row_key, _ in of_part}) for part, of_part in parts.items()}
+    sampled, choose, judge = parts["train"], [body for _, body in parts["choose"]], [body for _, body in parts["judge"]]
+    bodies = list(_uncompressed(sampled, codec, dictionaries))
+    if values != "real":
+        bodies = list(_masked(bodies, Mask(rows["train"], keep_common=values == "common"), codec))
+    payloads = [payload for _, body in bodies if (payload := _payload(body, codec)) is not None]
     if len(payloads) < _FEWEST_CELLS <= len(sampled):
         raise InvalidInput(
             f"only {len(payloads)} of the {len(sampled)} cells to train on can use a dictionary; the others have less "
             f"than {codec.compress_min_bytes} bytes as {codec.serializer.name}, and are stored uncompressed, or cannot "
             "be re-encoded"
         )
-    if len(payloads) < _FEWEST_CELLS or not parts["choose"] or not parts["judge"]:
+    if len(payloads) < _FEWEST_CELLS or not choose or not judge:
         raise InvalidInput(
-            f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
-            f"rows to choose a size and {len(rows['judge'])} to evaluate the dictionary; use a dozen rows "
-            f"or, better, hundreds"
+            f"{len(payloads)} cells of {rows['train']} rows are too few to train on, with {rows['choose']} rows to "
+            f"choose a size and {rows['judge']} to evaluate the dictionary; use a dozen rows or, better, hundreds"
         )
     tried: list[tuple[TriedSize, Codec]] = []
     for size in sizes:
@@ -157,7 +151,7 @@ def train(
         if dictionary is None or (tried and len(dictionary.content) <= tried[-1][0].dictionary_bytes):
             continue
         with_it = replace(codec, dictionary=dictionary)
-        body_bytes = _bytes_of(try_codec(parts["choose"], with_it, dictionaries=dictionaries))
+        body_bytes = _bytes_of(try_codec(choose, with_it, dictionaries=dictionaries))
         tried.append((TriedSize(len(dictionary.content), body_bytes), with_it))
     if not tried:
         raise InvalidInput(f"zstd finds too little in common in {len(payloads)} cells to make a dictionary")
@@ -166,48 +160,46 @@ def train(
     return Training(
         codec=chosen,
         sizes=tuple(size for size, _ in tried),
-        chosen_without_bytes=_bytes_of(try_codec(parts["choose"], codec, dictionaries=dictionaries)),
-        rows=len(rows["train"]),
+        chosen_without_bytes=_bytes_of(try_codec(choose, codec, dictionaries=dictionaries)),
+        rows=rows["train"],
         cells=len(payloads),
-        judged_rows=len(rows["judge"]),
-        judged=try_codec(parts["judge"], chosen, dictionaries=dictionaries),
-        judged_without=try_codec(parts["judge"], codec, dictionaries=dictionaries),
+        judged_rows=rows["judge"],
+        judged=try_codec(judge, chosen, dictionaries=dictionaries),
+        judged_without=try_codec(judge, codec, dictionaries=dictionaries),
     )
 
 
-def _payloads(
-    cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries
-) -> Iterable[tuple[SampledBody, bytes]]:
-    """Yield cells with their payloads, uncompressed, except those kept as text, too short or not re-encodable."""
+def _uncompressed(cells: Iterable[SampledBody], codec: Codec, dictionaries: Dictionaries) -> Iterator[SampledBody]:
+    """Yield cells with their bodies uncompressed, except those kept as text, too short or not re-encodable."""
     plain = Codec(codec.serializer, NONE)
     size = 0
     for row_key, body in cells:
         try:
             new = recode(body, plain, dictionaries=dictionaries).body
-            serializer, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
+            payload = _payload(new, codec)
         except (CorruptBody, BodyTooLarge, VerificationFailed):
             continue
-        if serializer.id == codec.serializer.id and len(payload) >= codec.compress_min_bytes:
-            yield (row_key, new), bytes(payload)
+        if payload is not None and len(payload) >= codec.compress_min_bytes:
+            yield row_key, new
             size += len(payload)
             if size >= _MOST_PAYLOAD_BYTES:
                 return
 
 
-def _masked(cells: Iterable[SampledBody], mask: Mask, codec: Codec, dictionaries: Dictionaries) -> list[bytes]:
-    """Return the payloads of the cells' documents, masked."""
-    plain = Codec(codec.serializer, NONE)
-    kept = [cell for cell, _ in _payloads(cells, codec, dictionaries)]
-    for row_key, body in kept:
+def _masked(cells: Sequence[SampledBody], mask: Mask, codec: Codec) -> Iterator[SampledBody]:
+    """Yield cells with their documents masked."""
+    for row_key, body in cells:
         mask.see(row_key, decode_body(body))
-    payloads = []
-    for _, body in kept:
+    for row_key, body in cells:
         masked = mask.mask(decode_body(body))
         if masked is not None:
-            serializer, payload = unseal(encode_body(masked, plain), DEFAULT_LIMITS, ENGINE)
-            if serializer.id == codec.serializer.id:
-                payloads.append(bytes(payload))
-    return payloads
+            yield row_key, encode_body(masked, Codec(codec.serializer, NONE))
+
+
+def _payload(body: bytes, codec: Codec) -> bytes | None:
+    """Return the payload of an uncompressed body; None if it is kept as text."""
+    serializer, payload = unseal(body, DEFAULT_LIMITS, ENGINE)
+    return bytes(payload) if serializer.id == codec.serializer.id else None
 
 
 def _trained(payloads: list[bytes], size: int, codec: Codec) -> Dictionary | None:
