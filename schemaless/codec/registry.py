@@ -124,7 +124,7 @@ def codec_named(name: str) -> Codec:
     Raises:
         UnknownCodec: no codec has that name; the message lists the valid ones.
     """
-    try:
-        return _CODECS[name]
-    except (KeyError, TypeError):
-        raise UnknownCodec(f"no codec is called {name!r}; use one of {', '.join(_CODECS)}") from None
+    codec = next((codec for known, codec in _CODECS.items() if known == name), None)
+    if codec is None:
+        raise UnknownCodec(f"no codec is called {name!r}; use one of {', '.join(_CODECS)}")
+    return codec
