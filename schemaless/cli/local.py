@@ -312,6 +312,8 @@ def _statements_of_input(at_a_prompt: bool) -> Iterator[str]:
             lines.append(input("sql> " if not lines else "  -> ") if at_a_prompt else next(sys.stdin))
         except (EOFError, StopIteration):
             break
+        if at_a_prompt and lines[-1].strip() in ("exit", "quit"):
+            return
         if lines[-1].rstrip().endswith(";"):
             yield "\n".join(lines).rstrip().removesuffix(";")
             lines.clear()

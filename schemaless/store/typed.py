@@ -28,7 +28,7 @@ class Store(Protocol):
         """Write a batch of cells."""
 
     def append_cell(
-        self, row_key: RowKey, column_name: str, body: Any, *, if_latest: int | None, codec: str | None
+        self, row_key: RowKey, column_name: str, body: Any, *, if_latest: int | None, refill: bool, codec: str | None
     ) -> Put:
         """Write the next version."""
 
@@ -98,10 +98,18 @@ class Column(Generic[T]):
         ]
         return self._store.put_cells(cells, codec=codec)
 
-    def append(self, row_key: RowKey, document: T, *, if_latest: int | None = None, codec: str | None = None) -> Put:
+    def append(
+        self,
+        row_key: RowKey,
+        document: T,
+        *,
+        if_latest: int | None = None,
+        refill: bool = True,
+        codec: str | None = None,
+    ) -> Put:
         """Write a document as the next version; see ``Datastore.append_cell``."""
         body = self._body(document, f"({row_key!s}, {self._name}, next)")
-        return self._store.append_cell(row_key, self._name, body, if_latest=if_latest, codec=codec)
+        return self._store.append_cell(row_key, self._name, body, if_latest=if_latest, refill=refill, codec=codec)
 
     def get(self, row_key: RowKey, ref_key: int, *, read_from: ReadFrom = "primary") -> Cell[T] | None:
         """Read one version; see ``Datastore.get_cell``."""

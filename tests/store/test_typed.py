@@ -110,7 +110,7 @@ def test_documents_are_written_as_the_model_says_and_come_back_as_declared(store
     assert (trips.get(row, 1).added_id, trips.get(row, 2)) == (put.added_id, None)
     with pytest.raises(CellConflict):
         trips.put(row, 1, later)
-    assert trips.append(row, later, if_latest=1).key.ref_key == 2
+    assert trips.append(row, later, if_latest=1, refill=False).key.ref_key == 2
     with pytest.raises(LatestChanged):
         trips.append(row, trip, if_latest=1)
     assert trips.latest(row).body == later
