@@ -10,7 +10,7 @@ from typing import Literal
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import exports
 from schemaless.ops.export.exporter import follower_name
-from schemaless.ops.export.manifest import DataFile, cells_folder, latest_folder, read_definition, read_shard
+from schemaless.ops.export.manifest import names_of, read_definition, read_shard
 from schemaless.ops.export.target import Target, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.ledger import Erasure
@@ -91,14 +91,10 @@ def _pending(store: Datastore, erasure: int, shard: int, follower: str) -> list[
 
 
 def _files(target: Target, shard: int, erasure: int, pending: Sequence[int]) -> Iterator[ExportFile]:
-    entry = read_shard(target, shard)
-    listed: list[tuple[str, DataFile]] = [(cells_folder(shard), file) for file in entry.files]
-    if entry.latest is not None:
-        listed.append((latest_folder(shard), entry.latest))
-    names = {folder: {*target.names(folder)} for folder, _ in listed}
-    for folder, file in listed:
+    listed, found = read_shard(target, shard).listed(shard), names_of(target, shard)
+    for name, file in listed.items():
         documents = file.erased.get(str(erasure), 0)
         covers = bisect_right(pending, file.up_to) > bisect_right(pending, file.after)
         if documents or covers:
-            state: State = "pending" if covers else "rewritten" if file.name in names[folder] else "missing"
-            yield ExportFile(f"{folder}/{file.name}", documents, state)
+            state: State = "pending" if covers else "rewritten" if name in found else "missing"
+            yield ExportFile(name, documents, state)

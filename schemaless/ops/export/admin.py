@@ -33,7 +33,6 @@ from schemaless.store.arrow.infer import Proposal, propose
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers import sql
 from schemaless.store.followers.caught_up import CaughtUp
-from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.settings import Setting, Settings
 from schemaless.store.followers.states import DIED, RUNNING, STOPPED
@@ -236,9 +235,7 @@ def infer(store: Datastore, columns: Sequence[str] | None) -> list[Proposal]:
     return propose(sample())
 
 
-def export_supervisor(
-    store: Datastore, uri: str, definition: Definition, pace: Pace, workers: int, *, timing: Timing | None = None
-) -> Supervisor:
+def export_supervisor(store: Datastore, uri: str, definition: Definition, pace: Pace, workers: int) -> Supervisor:
     """Return the supervisor of worker processes that export cells.
 
     Args:
@@ -247,7 +244,6 @@ def export_supervisor(
         definition: contents of the export.
         pace: when to write files.
         workers: number of worker processes.
-        timing: intervals and timeouts of the workers.
     """
     # Each process reads the topology itself, because it may have changed since this process did.
     opening = replace(opening_of(store), topology=None)
@@ -256,7 +252,7 @@ def export_supervisor(
     names = [follower_name(definition.name)]
     # With --follow, a remedy is awaited, such as more memory; --once has to end.
     max_deaths = _MAX_DEATHS if pace.once else None
-    return Supervisor(access, work, lambda: names, workers, timing=timing, max_deaths=max_deaths)
+    return Supervisor(access, work, lambda: names, workers, max_deaths=max_deaths)
 
 
 def caught_up(store: Datastore, definition: Definition, listener: Listener = ignore_events) -> CaughtUp:

@@ -27,7 +27,7 @@ from schemaless.ops.export.manifest import (
     read_definition,
 )
 from schemaless.ops.export.parquet import CellFile, latest_file, without_documents
-from schemaless.ops.export.target import Target
+from schemaless.ops.export.target import Target, sha256_of
 from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.cells.paging import Row
@@ -245,7 +245,7 @@ class ShardExport:
         """Complete an announced change, or withdraw it."""
         file, replaced = pending
         folder = cells_folder(self._shard)
-        if self._target.sha256(f"{folder}/{file.name}") == file.sha256:
+        if sha256_of(self._target, f"{folder}/{file.name}") == file.sha256:
             self._target.settle(folder)
             self.writer.complete()
         elif replaced:
@@ -343,7 +343,7 @@ class Exporter(Handler):
         export = self._export(lease, check)
         if lease.reached < export.location:
             # The manifest is ahead of the row, because the last owner was killed between the two.
-            self._advance(context, lease, export.location, 0)
+            context.advance(lease, export.location, cells=0)
             return
         if (wait_s := self._wait_s(export, lease, cells)) > 0:
             lease.defer(wait_s, "collecting cells for a file")
@@ -351,11 +351,8 @@ class Exporter(Handler):
         rows, is_end = export.write_next(check, cells if lease.reached == export.location else ())
         if is_end and export.is_latest_behind:
             export.write_latest()
-        self._advance(context, lease, export.location, rows)
-
-    def _advance(self, context: HandlerContext, lease: Lease, location: int, rows: int) -> None:
-        if location > lease.reached:
-            context.advance(lease, location, cells=rows)
+        if export.location > lease.reached:
+            context.advance(lease, export.location, cells=rows)
 
     def _export(self, lease: Lease, check: Callable[[], None]) -> ShardExport:
         shard = lease.pair[1]

@@ -167,6 +167,11 @@ class ShardEntry:
             None if pending is None else Pending(_file(pending[0]), tuple(pending[1])),
         )
 
+    def listed(self, shard: int) -> dict[str, DataFile]:
+        """Return the shard's files, with that of the latest versions, by their names below the target."""
+        listed = {f"{cells_folder(shard)}/{file.name}": file for file in self.files}
+        return listed if self.latest is None else {**listed, f"{latest_folder(shard)}/{self.latest.name}": self.latest}
+
     def completed(self) -> ShardEntry:
         """Return the entry as it will be after the announced change."""
         assert self.pending is not None
@@ -231,15 +236,20 @@ def present_files(target: Target, shard: int) -> tuple[DataFile, ...]:
     return entry.files
 
 
+def names_of(target: Target, shard: int) -> set[str]:
+    """Return the names, below the target, of the files in a shard's folders."""
+    return {
+        f"{folder}/{name}" for folder in (cells_folder(shard), latest_folder(shard)) for name in target.names(folder)
+    }
+
+
 def missing_files(target: Target, shard: int) -> dict[str, DataFile]:
     """Return the files that a shard's entry lists and that do not exist, by their names below the target."""
 
     def missing() -> dict[str, DataFile]:
-        listed = {f"{cells_folder(shard)}/{file.name}": file for file in present_files(target, shard)}
-        if (latest := read_shard(target, shard).latest) is not None:
-            listed[f"{latest_folder(shard)}/{latest.name}"] = latest
-        folders = (cells_folder(shard), latest_folder(shard))
-        found = {f"{folder}/{name}" for folder in folders for name in target.names(folder)}
+        files = present_files(target, shard)
+        listed = replace(read_shard(target, shard), files=files).listed(shard)
+        found = names_of(target, shard)
         return {name: file for name, file in listed.items() if name not in found}
 
     # A file that is being replaced between two reads is missing only once.
@@ -258,15 +268,12 @@ def unlisted_files(target: Target, shard: int, read_entry: Callable[[], ShardEnt
         read_entry: returns the entry. It is called once the folders have been listed: a file is announced before it
             exists, so an entry that was read earlier may lack a file that is being written.
     """
-    folders = (cells_folder(shard), latest_folder(shard))
-    found = {f"{folder}/{name}" for folder in folders for name in target.names(folder) if _SWEPT.match(name)}
+    found = {name for name in names_of(target, shard) if _SWEPT.match(name.rpartition("/")[2])}
     entry = read_entry()
-    listed = {f"{folders[0]}/{file.name}" for file in entry.files}
-    if entry.latest is not None:
-        listed.add(f"{folders[1]}/{entry.latest.name}")
+    listed = entry.listed(shard).keys()
     if not listed <= found:
         return []
-    announced = set() if entry.pending is None else {f"{folders[0]}/{entry.pending.file.name}"}
+    announced = set() if entry.pending is None else {f"{cells_folder(shard)}/{entry.pending.file.name}"}
     return sorted(found - listed - announced)
 
 

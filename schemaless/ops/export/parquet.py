@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from schemaless.errors import ExportFailed
@@ -68,7 +68,6 @@ class GroupWriter:
         self._pending = [table.slice(start)] if self._rows else []
 
 
-@dataclass(slots=True)
 class CellFile:
     """A file of cells that is being built.
 
@@ -81,17 +80,14 @@ class CellFile:
         body_bytes: size of their bodies as JSON text.
     """
 
-    columns: Sequence[TypedColumn]
-    batches: Batches
-    rows: int = 0
-    body_bytes: int = 0
-    _writer: GroupWriter = field(init=False)
-    _nulls: list[Counter[str]] = field(init=False)
-    _skipped: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._writer = GroupWriter(self.batches.schema)
-        self._nulls = [Counter() for _ in self.columns]
+    def __init__(self, columns: Sequence[TypedColumn], batches: Batches) -> None:
+        self.rows: int = 0
+        self.body_bytes: int = 0
+        self._columns = columns
+        self._batches = batches
+        self._writer = GroupWriter(batches.schema)
+        self._nulls = [Counter[str]() for _ in columns]
+        self._skipped: dict[str, str] = {}
 
     def add(self, rows: Sequence[Row], shard: int) -> None:
         """Add cells, in the order of their added_ids.
@@ -101,7 +97,7 @@ class CellFile:
         """
         if not rows:
             return
-        batch: Batch = self.batches.batch(rows, shard)
+        batch: Batch = self._batches.batch(rows, shard)
         self._writer.add(batch.batch)
         self.rows += len(rows)
         self.body_bytes += batch.body_bytes
@@ -111,8 +107,8 @@ class CellFile:
 
     def close(self, after: int, up_to: int) -> tuple[DataFile, Any]:
         """Return the file's description and its content, as a buffer."""
-        nulls = {column.name: dict(counts) for column, counts in zip(self.columns, self._nulls, strict=True)}
-        fields = tuple(column.declared for column in self.columns)
+        nulls = {column.name: dict(counts) for column, counts in zip(self._columns, self._nulls, strict=True)}
+        fields = tuple(column.declared for column in self._columns)
         name, size = file_name(after, up_to), self.body_bytes
         file = DataFile(name, after, up_to, self.rows, 0, size, "", fields, nulls, self._skipped)
         return _described(file, self._writer.close())

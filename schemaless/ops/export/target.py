@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,73 +42,6 @@ Check = Callable[[], None]
 
 class Vanished(Exception):
     """A temporary file is gone because another writer has taken over its shard and removed it."""
-
-
-class Target(ABC):
-    """A place that holds an export. Names are relative paths with slashes.
-
-    Attributes:
-        uri: the place, as the user named it.
-    """
-
-    uri: str
-
-    @abstractmethod
-    def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, without the folder; none if it does not exist."""
-
-    @abstractmethod
-    def read(self, name: str) -> bytes:
-        """Return a file's contents.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-
-    @abstractmethod
-    def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
-        """Write a file atomically and durably, replacing any existing one of that name.
-
-        Args:
-            name: its name.
-            content: its bytes, or a buffer.
-            writer: identifies the writer in the temporary file's name.
-            check: called once the content is durable, before the file becomes visible.
-
-        Raises:
-            Vanished: another writer has removed the temporary file.
-        """
-
-    @abstractmethod
-    def delete(self, names: Collection[str]) -> None:
-        """Delete files; those that do not exist are ignored."""
-
-    @abstractmethod
-    def open_input(self, name: str) -> Any:
-        """Return a file as an input of ``pyarrow.parquet``."""
-
-    def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Write a file that replaces others in the same folder; the others may or may not exist afterwards."""
-        self.put(f"{folder}/{name}", content, writer, check)
-
-    def own_name(self, name: str, writer: str) -> str:
-        """Return the name of a Parquet file that a writer is about to write."""
-        return name
-
-    @abstractmethod
-    def settle(self, folder: str) -> None:
-        """Make the names in a folder durable; a writer that was killed may not have done so."""
-
-    @abstractmethod
-    def remove_temporary(self, prefix: str, *, but: str) -> None:
-        """Delete temporary files whose names begin with ``prefix``, except those of the writer ``but``."""
-
-    def sha256(self, name: str) -> str | None:
-        """Return the checksum of a file in hexadecimal; None if there is no such file."""
-        try:
-            return hashlib.sha256(self.read(name)).hexdigest()
-        except FileNotFoundError:
-            return None
 
 
 def masked(uri: str) -> str:
@@ -157,15 +89,19 @@ def _naming(uri: str, name: str) -> Iterator[None]:
         raise ExportFailed(f"{uri}, {name}: {error}; fix the cause and run the same command again") from error
 
 
-class LocalTarget(Target):
-    """A folder on this machine or on a network file system with atomic renames."""
+class LocalTarget:
+    """A folder on this machine or on a network file system with atomic renames. Names are relative, with slashes.
+
+    Attributes:
+        uri: the folder's absolute path.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         self.uri: str = str(self._root)
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder."""
+        """Return the names of the files in a folder, without the folder; none if it does not exist."""
         with _naming(self.uri, folder):
             try:
                 return [entry.name for entry in os.scandir(self._root / folder) if entry.is_file()]
@@ -173,12 +109,26 @@ class LocalTarget(Target):
                 return []
 
     def read(self, name: str) -> bytes:
-        """Return a file's contents."""
+        """Return a file's contents.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
         with _naming(self.uri, name):
             return (self._root / name).read_bytes()
 
     def put(self, name: str, content: Any, writer: str, check: Check | None = None) -> None:
-        """Write a file under a temporary name, sync it, and rename it."""
+        """Write a file under a temporary name, sync it, and rename it, replacing any existing one of that name.
+
+        Args:
+            name: its name.
+            content: its bytes, or a buffer.
+            writer: identifies the writer in the temporary file's name.
+            check: called once the content is durable, before the file becomes visible.
+
+        Raises:
+            Vanished: another writer has removed the temporary file.
+        """
         with _naming(self.uri, name):
             path = self._root / name
             self._make(path.parent)
@@ -192,7 +142,10 @@ class LocalTarget(Target):
                 raise
 
     def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
-        """Replace the folder with one that has the new file instead of the others, in one step where possible."""
+        """Write a file that replaces others in its folder, by a folder that takes its place in one step where possible.
+
+        The others may or may not exist afterwards.
+        """
         with _naming(self.uri, f"{folder}/{name}"):
             here = self._root / folder
             prefix = self._prefix(f"{folder}/{name}")
@@ -214,15 +167,19 @@ class LocalTarget(Target):
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
 
+    def own_name(self, name: str, writer: str) -> str:
+        """Return the name of a Parquet file that a writer is about to write."""
+        return name
+
     def settle(self, folder: str) -> None:
-        """Sync a folder and its parent, which holds the folder's name."""
+        """Sync a folder and its parent, which holds the folder's name; a writer that was killed may not have."""
         with _naming(self.uri, folder):
             path = self._root / folder
             self._sync(path)
             self._sync(path.parent)
 
     def delete(self, names: Collection[str]) -> None:
-        """Delete files."""
+        """Delete files; those that do not exist are ignored."""
         for name in names:
             with _naming(self.uri, name):
                 (self._root / name).unlink(missing_ok=True)
@@ -232,7 +189,10 @@ class LocalTarget(Target):
         return str(self._root / name)
 
     def remove_temporary(self, prefix: str, *, but: str) -> None:
-        """Delete temporary files of other writers: their renames fail from then on."""
+        """Delete temporary files whose names begin with ``prefix``, except those of the writer ``but``.
+
+        The renames of the other writers fail from then on.
+        """
         folder = self._root / TEMPORARY
         with _naming(self.uri, TEMPORARY), contextlib.suppress(FileNotFoundError):
             for entry in list(os.scandir(folder)):
@@ -314,7 +274,7 @@ def exchange(one: Path, other: Path) -> bool:
     raise OSError(number, os.strerror(number), str(one))
 
 
-class ObjectTarget(Target):
+class ObjectTarget:
     """A pyarrow file system: an object store whose objects appear once they are complete.
 
     Readers of such a target must use the manifest, since several objects cannot be exchanged in one step. A writer
@@ -350,6 +310,10 @@ class ObjectTarget(Target):
             with self._fs.open_output_stream(self._path(name)) as stream:
                 stream.write(content)
 
+    def replace(self, folder: str, name: str, content: Any, replaced: Sequence[str], writer: str, check: Check) -> None:
+        """Write an object that replaces others, which still exist afterwards."""
+        self.put(f"{folder}/{name}", content, writer, check)
+
     def delete(self, names: Collection[str]) -> None:
         """Delete objects."""
         for name in names:
@@ -373,3 +337,15 @@ class ObjectTarget(Target):
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+Target = LocalTarget | ObjectTarget
+"""A place that holds an export."""
+
+
+def sha256_of(target: Target, name: str) -> str | None:
+    """Return the checksum of a file in hexadecimal; None if there is no such file."""
+    try:
+        return hashlib.sha256(target.read(name)).hexdigest()
+    except FileNotFoundError:
+        return None

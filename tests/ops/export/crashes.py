@@ -33,7 +33,7 @@ from schemaless.ops.export.manifest import (
     present_files,
     read_shard,
 )
-from schemaless.ops.export.target import Check, LocalTarget, ObjectTarget, Target
+from schemaless.ops.export.target import Check, LocalTarget, ObjectTarget, Target, sha256_of
 from schemaless.store.cells.paging import Row
 from schemaless.store.feed.reader import RowPage
 
@@ -255,7 +255,7 @@ def faults(root: Path, feed: Feed, *, complete: bool) -> list[str]:
         if entry.pending is not None and entry.pending.file.name == file.name:
             # Its erased documents are gone before the manifest says so.
             allowed.add(entry.pending.file.sha256)
-        if target.sha256(f"{cells_folder(SHARD)}/{file.name}") not in allowed:
+        if sha256_of(target, f"{cells_folder(SHARD)}/{file.name}") not in allowed:
             found.append(f"{file.name} is not what the manifest says")
             continue
         ids += ids_of(root / cells_folder(SHARD) / file.name)

@@ -29,7 +29,7 @@ from schemaless.ops.export.admin import caught_up, file_names, prepare
 from schemaless.ops.export.compact import compact_shard
 from schemaless.ops.export.exporter import Exporter, Pace
 from schemaless.ops.export.manifest import Definition, ShardWriter, cells_folder, present_files, read_definition
-from schemaless.ops.export.target import LocalTarget
+from schemaless.ops.export.target import LocalTarget, sha256_of
 from schemaless.store.followers.membership import Membership, Timing, remove_worker
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.worker import Worker
@@ -243,7 +243,7 @@ class Exporters:
             seen = Counter(each for path in self.root.glob("cells/*/*.parquet") for each in _ids(path))
         except (SchemalessError, OSError, ValueError) as error:
             return [f"a file cannot be read: {error}"]
-        found = [f"{name} is not what the manifest says" for name in listed if target.sha256(name) != listed[name]]
+        found = [f"{name} is not what the manifest says" for name in listed if sha256_of(target, name) != listed[name]]
         twice = sum(times > 1 for times in seen.values())
         return [*found, f"{twice} cells twice"] if twice else found
 
