@@ -24,7 +24,7 @@ from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
 from schemaless.store.arrow.reader import Since, record_batches
 from schemaless.store.cells.writing import EncodedCell, encoded_cell, encoded_stored
-from schemaless.store.erasures.ledger import Erasure, target
+from schemaless.store.erasures.ledger import Erasure, Target, target
 from schemaless.store.indexes.admin import Indexes
 from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.query import Index
@@ -575,13 +575,15 @@ class Datastore:
         Raises:
             InvalidCell, InvalidInput, RowHeld, ServerError: as for ``erase``; if one key is refused, none is erased.
         """
-        wanted = []
-        for key in keys:
+
+        def to_erase(key: RowKey | tuple[Any, ...]) -> Target:
             parts = key if isinstance(key, tuple) else (key,)
             if not 1 <= len(parts) <= 3:
                 raise InvalidInput(f"a key to erase is a row_key, or (row_key, column, version), got {key!r:.200}")
-            wanted.append(target(*parts))
-        return self._internals.erasures.erase(list(dict.fromkeys(wanted)), reason, requested_by, must_exist)
+            return target(*parts)
+
+        wanted = list(dict.fromkeys(check_each(keys, "keys", to_erase)))
+        return self._internals.erasures.erase(wanted, reason, requested_by, must_exist)
 
     def get_erased_for_shard(self, shard: int, after: int = 0, limit: int = 1_000) -> list[ErasedCell]:
         """Read a shard's log of erased cells, for change feed consumers that may have read them before the erasure.
@@ -633,7 +635,7 @@ class Datastore:
             InvalidInput: a field is invalid, or another index of that name is still being built.
             JobConflict: shards are being moved.
         """
-        return self._indexes.create(define(name, shard_field, list(fields)))[0]
+        return self._indexes.create(define(name, shard_field, fields))[0]
 
     def drop_index(self, name: str) -> None:
         """Drop every index of a name; cells are not changed.

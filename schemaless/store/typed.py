@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from schemaless.base.keys import cell_key, check_column_name
+from schemaless.base.keys import cell_key, check_column_name, check_each, row_key_bytes
 from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, Put, RowKey
 from schemaless.errors import DocumentMismatch, InvalidBody, InvalidInput
 from schemaless.topology.shards import ReadFrom
@@ -92,11 +92,15 @@ class Column(Generic[T]):
 
     def put_many(self, documents: Iterable[tuple[RowKey, int, T]], *, codec: str | None = None) -> list[Put]:
         """Write a batch of documents, each with its row_key and ref_key; see ``Datastore.put_cells``."""
-        cells = [
-            NewCell(row_key, self._name, ref_key, self._body(document, cell_key(row_key, self._name, ref_key)))
-            for row_key, ref_key, document in documents
-        ]
-        return self._store.put_cells(cells, codec=codec)
+
+        def cell(item: object) -> NewCell:
+            if not isinstance(item, (tuple, list)) or len(item) != 3:
+                raise InvalidInput(f"expected a tuple of row_key, ref_key and document, got {type(item).__name__}")
+            row_key, ref_key, document = item
+            body = self._body(document, cell_key(row_key, self._name, ref_key))
+            return NewCell(row_key, self._name, ref_key, body)
+
+        return self._store.put_cells([*check_each(documents, "documents", cell)], codec=codec)
 
     def append(
         self,
@@ -121,7 +125,8 @@ class Column(Generic[T]):
 
     def latest_of(self, row_keys: Iterable[RowKey], *, read_from: ReadFrom = "primary") -> dict[uuid.UUID, Cell[T]]:
         """Read the latest versions in many rows, by row_key; see ``Datastore.get_cells_latest``."""
-        cells = self._store.get_cells_latest([(row_key, self._name) for row_key in row_keys], read_from=read_from)
+        keys = [(row_key, self._name) for row_key in check_each(row_keys, "row_keys", row_key_bytes)]
+        cells = self._store.get_cells_latest(keys, read_from=read_from)
         return {row_key: self._converted(cell) for (row_key, _), cell in cells.items()}
 
     def versions(

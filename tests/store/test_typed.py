@@ -168,6 +168,10 @@ def test_what_would_not_read_back_is_not_written(store, new_row, model):
         with pytest.raises(InvalidBody, match=rf"cell \({row}, BASE, (1|next)\): this \w*Trip could not be read back"):
             write()
 
+    with pytest.raises(InvalidInput, match=r"documents\[0\]: expected a tuple of row_key, ref_key and document"):
+        trips.put_many([trip])
+    with pytest.raises(InvalidInput, match="row_keys must be a list or another iterable"):
+        trips.latest_of(1)
     assert store.get_row(row) == {}
 
 

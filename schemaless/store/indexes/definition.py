@@ -13,13 +13,13 @@ import math
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-from schemaless.base.keys import check_column_name
+from schemaless.base.keys import check_column_name, check_each, check_type
 from schemaless.errors import InvalidInput
 from schemaless.store.indexes.sql import Layout
 from schemaless.topology.placement import shard_for
@@ -247,7 +247,7 @@ class Definition:
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
-        if _INDEX_NAME.match(self.name) is None:
+        if _INDEX_NAME.match(check_type(self.name, str, "an index name")) is None:
             raise InvalidInput(f"an index name must be 1 to 32 characters of [A-Za-z0-9_.-], got {self.name!r}")
         if self.shard_field.kind.canonical is None:
             raise InvalidInput(
@@ -365,7 +365,7 @@ def parse_field(declared: str) -> Field:
     Raises:
         InvalidInput: the declaration is invalid.
     """
-    match = _DECLARED.match(declared)
+    match = _DECLARED.match(check_type(declared, str, "a field"))
     if match is None:
         raise InvalidInput(
             f'a field must be declared as [NAME=]COLUMN.PATH:TYPE, such as BASE.city:int or "v1.BASE".city:int; got '
@@ -377,10 +377,10 @@ def parse_field(declared: str) -> Field:
     )
 
 
-def define(name: str, shard_field: str, fields: Sequence[str]) -> Definition:
+def define(name: str, shard_field: str, fields: Iterable[str]) -> Definition:
     """Return the definition of an index, given declarations as accepted by ``parse_field``.
 
     Raises:
         InvalidInput: a declaration is invalid, or the index exceeds a limit.
     """
-    return Definition(name, parse_field(shard_field), tuple(map(parse_field, fields)))
+    return Definition(name, parse_field(shard_field), tuple(check_each(fields, "fields", parse_field)))
