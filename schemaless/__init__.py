@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from schemaless.errors import (
         AccessDenied,
         ArchiveFailed,
+        BaseDiffers,
+        BaseMissing,
         BatchError,
         BodyTooLarge,
         CatalogCopied,
@@ -111,6 +113,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AccessDenied",
     "ArchiveFailed",
+    "BaseDiffers",
+    "BaseMissing",
     "BatchError",
     "BodyTooLarge",
     "Call",

@@ -15,6 +15,8 @@
     |   |-- UnknownFormat           this version does not know the serializer or compressor
     |   |-- UnknownDictionary       the compression dictionary is not available
     |   |-- DictionaryDamaged       the compression dictionary is damaged
+    |   |-- BaseMissing             the body is a delta against another version, which cannot be read
+    |   |-- BaseDiffers             the body is a delta against another document than its base has
     |   |-- TrailingBytes           there are bytes after the end of the payload
     |   |-- DecodedSizeExceeded     the decompressed payload exceeds the size limit
     |   |-- NestingTooDeep          the document exceeds the nesting limit
@@ -277,6 +279,25 @@ class UnknownDictionary(CorruptBody):
 
 class DictionaryDamaged(CorruptBody):
     """Raised if a dictionary is damaged, or is not the one that a body was compressed with; it was not changed."""
+
+
+class BaseMissing(CorruptBody):
+    """Raised if a body is a delta against another version, its base, which cannot be read.
+
+    ``decode`` raises it for every delta, because it gets no other version: read the cell by its key instead. Raised by
+    a call that reads by key, it says that the base was removed or damaged by something other than this library.
+
+    Attributes:
+        base: ref_key of the base.
+    """
+
+    def __init__(self, base: int, problem: str) -> None:
+        super().__init__(f"the body is a delta against version {base} of the same row and column, which {problem}")
+        self.base = base
+
+
+class BaseDiffers(CorruptBody):
+    """Raised if a body is a delta against another document than its base has now, so it cannot be decoded."""
 
 
 class TrailingBytes(CorruptBody):

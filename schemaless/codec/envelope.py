@@ -7,6 +7,7 @@ compressed payload, the payload and the document; only the compressed payload is
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
 from schemaless.codec.registry import COMPRESSORS, DEFAULT, NONE, SERIALIZERS, Codec
 from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
+from schemaless.errors import BaseMissing, BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
 
 # stored; never renumber
 MARK: Final = 0xC1
@@ -31,6 +32,9 @@ CHECKSUM_BYTES: Final = 4
 _SHORTEST: Final = HEADER_BYTES + 1 + CHECKSUM_BYTES
 _TOMBSTONE_FORMAT: Final = TOMBSTONE_HEAD[1]
 _NUMBER_BYTES: Final = 8
+DELTA: Final = 3
+"""The low four bits of the format byte of a delta, the difference from another version."""
+
 ERASED: Final = "erased"
 """Name of the format of erased bodies, in place of a codec's."""
 
@@ -39,6 +43,11 @@ _HEADER_CHECKSUMS: Final = tuple(map(zlib.crc32, _HEADERS))
 _KNOWN_FORMATS: Final = frozenset(
     serializer << 4 | compressor for serializer in SERIALIZERS for compressor in COMPRESSORS
 )
+
+DELTA_FORMATS: Final = {kind.id << 4 | DELTA: f"{kind.name}+delta" for kind in SERIALIZERS.values() if not kind.is_text}
+"""The format bytes of deltas, with their names."""
+
+_DELTA_HEADERS: Final = frozenset(_HEADERS[format_byte] for format_byte in DELTA_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,19 @@ class Limits:
 
 
 DEFAULT_LIMITS: Final = Limits()
+
+
+class ChainedBody(bytes):
+    """The stored bytes of a delta, with access to the versions that it depends on.
+
+    Every function of the codec that takes a body accepts it. ``unseal`` does what the function of this name does. A
+    pickled copy is a whole body.
+    """
+
+    unseal: Callable[[Limits, Engine, Dictionaries], tuple[Serializer, Payload]]
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (whole_body(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +202,7 @@ def tombstone(erasure: int) -> bytes:
     Args:
         erasure: number of the erasure in the ledger, 1 to 2^64 - 1.
     """
-    return _enveloped(_TOMBSTONE_FORMAT, erasure.to_bytes(_NUMBER_BYTES, "big"))
+    return enveloped(_TOMBSTONE_FORMAT, erasure.to_bytes(_NUMBER_BYTES, "big"))
 
 
 def is_erased(body: bytes) -> bool:
@@ -198,12 +220,40 @@ def erasure_of(body: bytes) -> int | None:
         return None
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
-    number = _check_checksum(body)
+    number = check_checksum(body)
     if len(number) != _NUMBER_BYTES:
         raise UnknownFormat(
             f"format byte 0x{_TOMBSTONE_FORMAT:02X}: the erasure number has {len(number)} bytes, not {_NUMBER_BYTES}"
         )
     return int.from_bytes(number, "big")
+
+
+def is_delta(body: bytes) -> bool:
+    """Return whether a body's first bytes mark it as the difference from another version."""
+    return body[:HEADER_BYTES] in _DELTA_HEADERS
+
+
+def base_of(body: bytes) -> int:
+    """Return the ref_key of the version that a difference was made from, from its first bytes.
+
+    Raises:
+        TruncatedBody: the body is too short for a delta.
+    """
+    if len(body) <= HEADER_BYTES + _NUMBER_BYTES + CHECKSUM_BYTES:
+        raise TruncatedBody(f"a delta has more than 14 bytes, this one has {len(body)}")
+    return int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + _NUMBER_BYTES], "big")
+
+
+def whole_body(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
+    """Return a body that depends on no other version: an uncompressed one for a delta, and others unchanged.
+
+    Raises:
+        CorruptBody: the body is a delta and does not decode (a subclass says why).
+    """
+    if not is_delta(body):
+        return body
+    serializer, payload = unseal(body, DEFAULT_LIMITS, ENGINE, dictionaries)
+    return enveloped(serializer.id << 4 | NONE.id, payload)
 
 
 def is_enveloped(body: bytes) -> bool:
@@ -243,7 +293,7 @@ def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
     Used when a body comes from a datastore where the dictionary has another id.
     """
     compressor = ENGINE.compressors[body[1] & 15]
-    return _enveloped(body[1], compressor.renumbered(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id))
+    return enveloped(body[1], compressor.renumbered(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id))
 
 
 def counts_as(
@@ -384,11 +434,12 @@ def seal(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine)
     _check_values(serializer, payload)
     compressed = _shortened(payload, codec, engine)
     if compressed is None:
-        return _enveloped(serializer.id << 4 | NONE.id, payload)
-    return _enveloped(serializer.id << 4 | codec.compressor.id, compressed)
+        return enveloped(serializer.id << 4 | NONE.id, payload)
+    return enveloped(serializer.id << 4 | codec.compressor.id, compressed)
 
 
-def _enveloped(format_byte: int, content: Payload) -> bytes:
+def enveloped(format_byte: int, content: Payload) -> bytes:
+    """Return a body with this format byte and content."""
     checksum = zlib.crc32(content, _HEADER_CHECKSUMS[format_byte])
     return check_length(b"".join((_HEADERS[format_byte], content, checksum.to_bytes(CHECKSUM_BYTES, "big"))))
 
@@ -403,15 +454,23 @@ def unseal(
     """
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
-    compressed, format_byte = _check_checksum(body), body[1]
+    compressed, format_byte = check_checksum(body), body[1]
     if format_byte not in _KNOWN_FORMATS:
+        if isinstance(body, ChainedBody):
+            return body.unseal(limits, engine, dictionaries)
+        if format_byte in DELTA_FORMATS:
+            raise BaseMissing(base_of(body), "is not available here")
         raise _unknown(format_byte)
     payload = engine.compressors[format_byte & 15].decompress(compressed, limits.decoded_bytes, dictionaries)
     return engine.serializers[format_byte >> 4], payload
 
 
-def _check_checksum(body: bytes) -> bytes:
-    """Verify the checksum of an enveloped body, and return the bytes between header and checksum."""
+def check_checksum(body: bytes) -> bytes:
+    """Verify the checksum of an enveloped body, and return the bytes between header and checksum.
+
+    Raises:
+        ChecksumMismatch: the checksum differs.
+    """
     stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
     content = body[HEADER_BYTES:-CHECKSUM_BYTES]
     computed = zlib.crc32(content, _HEADER_CHECKSUMS[body[1]])
@@ -449,6 +508,8 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
 def _format(format_byte: int) -> BodyFormat:
     if format_byte == _TOMBSTONE_FORMAT:
         return BodyFormat(ERASED, format_byte)
+    if format_byte in DELTA_FORMATS:
+        return BodyFormat(DELTA_FORMATS[format_byte], format_byte)
     serializer, compressor = SERIALIZERS.get(format_byte >> 4), COMPRESSORS.get(format_byte & 15)
     if serializer is None or compressor is None:
         raise _unknown(format_byte)

@@ -17,9 +17,9 @@ from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.dictionaries import StoredDictionaries
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
-from schemaless.store.cells.paging import PageSize, Row, Scan
+from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader
-from schemaless.store.cells.sql import select_block_end, select_by_id, select_id_span
+from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span
 from schemaless.store.cells.writing import Cells
 from schemaless.store.erasures.eraser import Erasures
 from schemaless.store.erasures.holds import Holds
@@ -157,8 +157,7 @@ class Internals:
             # A single statement about a rare column would examine the whole shard.
             blocks = self.id_blocks(shard, block_rows, after=after, up_to=up_to)
             parts = ((low, high) for low, high, _ in blocks)
-        read = partial(self.shards.rows, shard)
-        scan = Scan(read, self.shards.database(shard), PageSize(), legacy_only, column_name)
+        scan = Scan(partial(self.shards.run, shard), self.shards.database(shard), PageSize(), legacy_only, column_name)
         return (self.reader.stored(row, shard) for low, high in parts for row in scan.rows(low, high))
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:

@@ -144,7 +144,7 @@ def test_encode_payload_that_readers_would_refuse_raises(engine: Engine) -> None
         (encode_body(TRIP)[:-1], ChecksumMismatch),
         (encode_body(TRIP)[:1] + b"\x12" + encode_body(TRIP)[2:], ChecksumMismatch),
         (enveloped(0x30, b"\xc0"), UnknownFormat),
-        (enveloped(0x13, b"\xc0"), UnknownFormat),
+        (enveloped(0x14, b"\xc0"), UnknownFormat),
         (enveloped(0xF0, b"\xc0"), UnknownFormat),
         (enveloped(0x1F, b"\xc0"), UnknownFormat),
         (enveloped(0x10, b"\x92\xc0"), TruncatedBody),
@@ -332,8 +332,8 @@ def test_describe_body_needs_two_bytes_only() -> None:
     assert describe_body(b"\xc1\x11garbage") == BodyFormat("msgpack+zlib", 0x11)
     assert describe_body(b"\xc1\x10garbage") == BodyFormat("msgpack+none", 0x10)
     assert describe_body(b"garbage") == BodyFormat("legacy", None)
-    with pytest.raises(UnknownFormat, match="compressor 3"):
-        describe_body(b"\xc1\x13garbage")
+    with pytest.raises(UnknownFormat, match="compressor 4"):
+        describe_body(b"\xc1\x14garbage")
     assert describe_body(b"\xc1\xf0garbage") == BodyFormat("erased", 0xF0)
     with pytest.raises(UnknownFormat, match="serializer 15"):
         describe_body(b"\xc1\xf1garbage")

@@ -11,9 +11,10 @@ import pytest
 
 from schemaless import errors
 from schemaless.codec import packed_reader
+from schemaless.codec.deltas import MAX_CHAIN, MAX_PAIR_BYTES
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
 from schemaless.codec.engine import Engine
-from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, describe_body, encode_body
+from schemaless.codec.envelope import DEFAULT_LIMITS, DELTA, DELTA_FORMATS, decode_body, describe_body, encode_body
 from schemaless.codec.registry import COMPRESS_MIN_BYTES, COMPRESSORS, SERIALIZERS, codec_named, codec_names
 from schemaless.codec.values import MAX_VALUES
 
@@ -82,7 +83,9 @@ def test_id_tables_on_the_page_are_the_registry() -> None:
     """Each serializer and compressor stands on the page under its id, and nothing else does."""
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", PAGE, re.MULTILINE))
 
-    assert rows == {kind.name: str(kind.id) for kind in (*SERIALIZERS.values(), *COMPRESSORS.values())}
+    codecs = {kind.name: str(kind.id) for kind in (*SERIALIZERS.values(), *COMPRESSORS.values())}
+
+    assert rows == codecs | {"delta": str(DELTA)}
 
 
 def test_format_bytes_on_the_page_name_their_codecs() -> None:
@@ -94,11 +97,20 @@ def test_format_bytes_on_the_page_name_their_codecs() -> None:
     assert set(table.values()) == set(codec_names()) - {"legacy"}
 
 
+def test_format_bytes_of_deltas_are_on_the_page() -> None:
+    """A delta is described by its format byte alone, under the name that the page has."""
+    assert dict(re.findall(r"`0x([12]3)` \(`(\w+\+delta)`\)", PAGE)) == {
+        f"{b:02x}": n for b, n in DELTA_FORMATS.items()
+    }
+    assert f"more than {MAX_CHAIN:,} deltas" in PAGE
+    assert f"at most {MAX_PAIR_BYTES >> 20} MiB together" in PAGE
+
+
 def test_errors_on_the_page_exist() -> None:
     """Each error that the page names is one of the corruption family."""
     named = set(re.findall(r"\| `([A-Z][a-z]\w+)` \|$", PAGE, re.MULTILINE))
 
-    assert len(named) == 11
+    assert len(named) == 13
     assert all(issubclass(getattr(errors, name), errors.CorruptBody) for name in named)
 
 

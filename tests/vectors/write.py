@@ -16,12 +16,14 @@ from unittest import mock
 
 import zstandard
 
+from schemaless.codec.deltas import encode_delta
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body, seal
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
+from schemaless.codec.serializers import Serializer
 from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
@@ -29,6 +31,7 @@ FOLDER = HERE / "bodies"
 DICTIONARY = HERE / "dictionaries" / "32768.dict"
 LAST_ID = 65_535
 ARCHIVE = HERE / "archive"
+DELTAS = HERE / "deltas"
 
 TRIP = {
     "trip": "71f0c4d2",
@@ -254,10 +257,59 @@ def write_archive() -> None:
     sys.stderr.write(f"{writer.path.name}: written, {writer.bytes_written} bytes\n")
 
 
+def delta_vectors() -> dict[str, dict[int, tuple[bytes, str]]]:
+    """Return cells with several versions, by name: each version's body and the JSON text of its document."""
+    texts: dict[int, str] = {}
+    for ref_key in range(1, 5):
+        trip = TRIP | {"status": ("requested", "accepted", "driving", "completed")[ref_key - 1], "revision": ref_key}
+        texts[ref_key] = json.dumps(trip, indent=1)
+    dictionary = replace(codec_named("packed+zstd"), dictionary=Dictionary(DICTIONARY.read_bytes()))
+    top = {
+        "zlib": encode_body(json.loads(texts[4]), engine=REFERENCE),
+        "packed": encode_body(json.loads(texts[4]), dictionary, engine=REFERENCE),
+        "legacy": texts[4].encode(),
+    }
+
+    def chain(whole: str, *serializers: Serializer) -> dict[int, tuple[bytes, str]]:
+        made = {4: (top[whole], texts[4])}
+        for ref_key, serializer in zip(range(3, 0, -1), serializers, strict=False):
+            payload, base = (serializer.dumps(json.loads(texts[number])) for number in (ref_key, ref_key + 1))
+            delta = encode_delta(serializer, payload, ref_key + 1, base)
+            assert delta is not None
+            made[ref_key] = delta, texts[ref_key]
+        return made
+
+    msgpack, packed = REFERENCE.msgpack, REFERENCE.packed
+    return {
+        "msgpack": chain("zlib", msgpack),
+        "packed": chain("zlib", packed),
+        "chain": chain("zlib", msgpack, msgpack, msgpack),
+        "chain-of-both": chain("packed", msgpack, packed, msgpack),
+        "base-packed-dictionary": chain("packed", msgpack),
+        "base-legacy": chain("legacy", packed, packed),
+    }
+
+
+def write_deltas() -> None:
+    """Write the versions of each cell that does not exist yet."""
+    for name, versions in delta_vectors().items():
+        for ref_key, (body, text) in versions.items():
+            target = DELTAS / name / f"{ref_key}.body"
+            if target.exists():
+                differs = "" if target.read_bytes() == body else "; this run would have written other bytes"
+                sys.stderr.write(f"{name}/{target.name}: exists{differs}\n")
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(body)
+            target.with_suffix(".json").write_text(text, encoding="utf-8")
+            sys.stderr.write(f"{name}/{target.name}: written, {len(body)} bytes\n")
+
+
 def main() -> int:
     """Write the vectors that are missing; report those that would differ today."""
     write_archive()
     write_dictionary()
+    write_deltas()
     FOLDER.mkdir(exist_ok=True)
     for name, (body, text) in vectors().items():
         target = FOLDER / f"{name}.body"

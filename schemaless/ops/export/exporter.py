@@ -30,7 +30,7 @@ from schemaless.ops.export.parquet import CellFile, latest_file, without_documen
 from schemaless.ops.export.target import Target, sha256_of
 from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.sql import Row
 from schemaless.store.followers.erasures import ErasureEvent
 from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
 from schemaless.store.followers.leases import Lease

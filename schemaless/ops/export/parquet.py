@@ -13,7 +13,7 @@ from schemaless.ops.export.manifest import DataFile, ShardEntry, cells_folder, f
 from schemaless.ops.export.target import Target
 from schemaless.store.arrow.batches import Batch, Batches, load
 from schemaless.store.arrow.fields import ERASED, TypedColumn
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.sql import Row
 
 _ROWS_PER_GROUP: Final = 32_768
 """Number of rows per row group. It is fixed, so that the file does not depend on the size of the feed's pages."""

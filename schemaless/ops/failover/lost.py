@@ -8,6 +8,7 @@ conflicted with another document.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -17,9 +18,9 @@ from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, TopologyError
 from schemaless.ops.failover.change import server_of
 from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
-from schemaless.store.cells.paging import PageSize, Row, Scan
+from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import PLACE
-from schemaless.store.cells.sql import select_block_end, select_cells, select_id_span, select_keys_digest
+from schemaless.store.cells.sql import Row, select_block_end, select_cells, select_id_span, select_keys_digest
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.lost_primaries import lost_primaries, settle
@@ -133,7 +134,8 @@ def _of_shard(pool: NodePool, internals: Internals, shard: int, span: int, liste
             return
         digest = select_keys_digest(database, after, int(last))
         if read(digest) != internals.shards.rows(shard, digest):
-            cells = _stored(internals, shard, Scan(read, database, PageSize()).rows(after, int(last)))
+            scan = Scan(partial(pool.run, shard=shard), database, PageSize())
+            cells = _stored(internals, shard, scan.rows(after, int(last)))
             while part := list(islice(cells, _KEYS_AT_ONCE)):
                 yield from _compared(internals, shard, part)
         listener(Advanced(int(last) - after))

@@ -34,7 +34,8 @@ from schemaless.planning.sampling.sampling import (
 )
 from schemaless.planning.sampling.sizing import content_values, rebuilt_files
 from schemaless.planning.sampling.table_sizes import TableSize, layout_of, shard_table_sizes
-from schemaless.store.cells.paging import PageSize, Row
+from schemaless.store.cells.paging import PageSize
+from schemaless.store.cells.sql import Row
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 

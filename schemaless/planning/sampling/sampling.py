@@ -28,8 +28,8 @@ from schemaless.base.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.errors import InvalidInput
 from schemaless.planning.sampling.page_model import PAGE_BYTES
 from schemaless.planning.sampling.sql import select_probe
-from schemaless.store.cells.paging import PageSize, Row, Scan
-from schemaless.store.cells.sql import select_block_end, select_id_span
+from schemaless.store.cells.paging import PageSize, Scan
+from schemaless.store.cells.sql import Row, select_block_end, select_id_span
 from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.parallel import on_servers
 
@@ -344,8 +344,8 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:
     """Yield the rows of a window with their bodies, read in pages that fit into memory."""
-    read = partial(shards.rows, window.shard, read_from=read_from)
-    return Scan(read, shards.database(window.shard), size).rows(window.after, window.up_to)
+    run = partial(shards.run, window.shard, read_from=read_from)
+    return Scan(run, shards.database(window.shard), size).rows(window.after, window.up_to)
 
 
 def _layout(

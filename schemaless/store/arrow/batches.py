@@ -15,7 +15,7 @@ from schemaless.codec.envelope import is_erased
 from schemaless.codec.serializers import Payload
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.store.arrow.fields import TypedColumn, TypedValues
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.sql import Row
 
 Decode = Callable[[bytes], tuple[Payload, JSONDocument]]
 """Function that decodes a body to JSON text and the document."""

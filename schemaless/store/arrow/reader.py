@@ -11,7 +11,7 @@ from schemaless.codec.exact_text import exact_text
 from schemaless.errors import InvalidInput
 from schemaless.store.arrow.batches import Batches, load
 from schemaless.store.arrow.fields import typed_columns
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.sql import Row
 from schemaless.store.internals import Internals
 from schemaless.topology.model import check_shard
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
-from schemaless.store.cells.sql import select_page, select_page_end
-from schemaless.wire.connection import Rows
+from schemaless.store.cells.bases import with_bases, within_budget
+from schemaless.store.cells.sql import Row, select_page, select_page_end
+from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import id_range
 
 MAX_PAGE_CELLS: Final = 1_000
@@ -24,12 +25,8 @@ _MAX_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
 MAX_PAGE_BYTES: Final = 16 << 20
 """Maximum total size of the bodies in a page, in bytes: enough for one body of maximum size."""
-
-Row = tuple[int, bytes, str, int, bytes, str]
-"""A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
-
-Read = Callable[..., Any]
-"""Function that sends a query, validates the rows with a ``check``, if given, and returns them."""
+Run = Callable[[Callable[[Connection], Any]], Any]
+"""Function that runs an operation on a connection to the shard's server, and returns its result."""
 
 
 @dataclass(slots=True)
@@ -49,14 +46,14 @@ class Scan:
     """Reads cells of a shard in ``added_id`` order.
 
     Attributes:
-        read: sends a query to the shard and returns its validated rows.
+        run: runs an operation on a connection to the shard's server.
         database: the shard's database.
         size: the shard's page size; updated from the sizes of the bodies read.
         legacy_only: return only cells whose bodies have no envelope.
         column_name: return only cells of this column.
     """
 
-    read: Read
+    run: Run
     database: str
     size: PageSize
     legacy_only: bool = False
@@ -71,10 +68,13 @@ class Scan:
 
         def page(up_to: int | None, max_body_bytes: int) -> Sequence[Row]:
             where = id_range(after, up_to, self.legacy_only, self.column_name)
-            rows: Sequence[Row] = self.read(
-                select_page(self.database, where, cells, max_body_bytes),
-                check=lambda rows: self._check(rows, after, up_to),
-            )
+            sql = select_page(self.database, where, cells, max_body_bytes)
+
+            def operation(connection: Connection) -> Sequence[Row]:
+                rows: Any = connection.rows(sql, lambda rows: self._check(rows, after, up_to))
+                return with_bases(connection, self.database, rows)
+
+            rows: Sequence[Row] = self.run(operation)
             return rows
 
         while True:
@@ -83,14 +83,16 @@ class Scan:
             if None not in [row[4] for row in rows]:
                 break
             where = id_range(after, up_to, self.legacy_only, self.column_name)
-            last, count, examined = self.read(select_page_end(self.database, where, cells, _PAGE_BYTES))[0]
+            sql = select_page_end(self.database, where, cells, _PAGE_BYTES)
+            last, count, examined = self.run(lambda connection: connection.rows(sql)[0])  # noqa: B023
             rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
             more = count < examined or examined == cells
             if rows:  # if empty, the cells were erased between the two statements
                 break
         if rows:
             self.size.learn(rows)
-        return rows, more
+        fitting = within_budget(rows, MAX_PAGE_BYTES)
+        return fitting, more or len(fitting) < len(rows)
 
     def rows(self, after: int, up_to: int | None) -> Iterator[Row]:
         """Yield the cells with ``after < added_id <= up_to``, page by page."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import filterfalse
 from operator import itemgetter
 from typing import Any, Final, cast
@@ -22,7 +23,7 @@ from schemaless.base.keys import (
 )
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import Limits, decode_body
+from schemaless.codec.envelope import Limits, decode_body, is_delta
 from schemaless.errors import (
     CorruptBody,
     InvalidInput,
@@ -33,8 +34,10 @@ from schemaless.errors import (
     ShardMoving,
     StaleAbsence,
 )
-from schemaless.store.cells.paging import Row, read_versions
+from schemaless.store.cells.bases import with_bases
+from schemaless.store.cells.paging import read_versions
 from schemaless.store.cells.sql import (
+    Row,
     select_cells,
     select_column_names,
     select_latest,
@@ -45,7 +48,7 @@ from schemaless.store.cells.sql import (
 from schemaless.topology.placement import shard_for
 from schemaless.topology.scatter_gather import query_shards
 from schemaless.topology.shards import ReadFrom, Shards, log
-from schemaless.wire.connection import Check, Rows
+from schemaless.wire.connection import Check, Connection, Rows
 
 _PAIRS_PER_SELECT: Final = 200
 _ROWS_PER_SELECT: Final = 200
@@ -179,30 +182,48 @@ class Reader:
         Raises:
             WrongReply: the reply has a row that was not requested.
         """
-        check = only_requested(wanted, key)
+        check, database = only_requested(wanted, key), self._shards.database(shard)
+
+        def operation(connection: Connection) -> Sequence[Row]:
+            return with_bases(connection, database, cast("Sequence[Row]", connection.rows(sql, check)))
+
         read_from = source.read_from
         if read_from == "available":
             if shard in source.lost:
-                return self._select_from_replica(shard, sql, check, source.lost[shard])
+                return self._read_replica(shard, operation, source.lost[shard])
             read_from = "primary"
         try:
-            return cast("Sequence[Row]", self._shards.rows(shard, sql, read_from=read_from, check=check))
+            return self._shards.run(shard, operation, read_from=read_from)
         except (ServerUnavailable, ServerTimeout) as error:
             if source.read_from != "available" or not self._is_down(shard, error):
                 raise
             source.lost[shard] = error
-            return self._select_from_replica(shard, sql, check, error)
+            return self._read_replica(shard, operation, error)
 
-    def _select_from_replica(self, shard: int, sql: bytes, check: Check, lost: ServerError) -> Sequence[Row]:
+    def completed(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return rows of many shards with what is needed to decode them, reading it from their primaries."""
+        by_shard: dict[int, list[Row]] = {}
+        for row in rows:
+            if is_delta(row[4]):
+                by_shard.setdefault(self._shard_of(row[1]), []).append(row)
+        if not by_shard:
+            return rows
+        whole: dict[int, dict[int, Row]] = {}
+        for shard, deltas in by_shard.items():
+            complete = partial(with_bases, database=self._shards.database(shard), rows=deltas)
+            whole[shard] = {row[0]: row for row in self._shards.run(shard, complete)}
+        return [whole[self._shard_of(row[1])][row[0]] if is_delta(row[4]) else row for row in rows]
+
+    def _read_replica(
+        self, shard: int, operation: Callable[[Connection], Sequence[Row]], lost: ServerError
+    ) -> Sequence[Row]:
         """Query any replica of a shard that answers, or raise the primary's error."""
         replicas = self._shards.routing.clusters[shard].replicas
         for node in random.sample(replicas, len(replicas)):
             try:
-                rows: Any = self._shards.run_on(node, shard, lambda connection: connection.rows(sql, check))
+                return self._shards.run_on(node, shard, operation)
             except (ServerError, ShardIdentityMismatch) as problem:
                 log.warning("cannot read shard %d from replica %s either: %s", shard, node, problem)
-                continue
-            return cast("Sequence[Row]", rows)
         raise lost
 
     def _is_down(self, shard: int, error: ServerError) -> bool:

@@ -32,6 +32,9 @@ from schemaless.wire.sql.parts import (
     upsert,
 )
 
+Row = tuple[int, bytes, str, int, bytes, str]
+"""A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
+
 
 def insert_cells(
     database: str, cells: Iterable[tuple[bytes, str, int, bytes]], created_at: Sequence[datetime | None] | None = None
@@ -89,9 +92,12 @@ def select_latest(database: str, pairs: Sequence[tuple[bytes, str]], at: datetim
         % (CELL, by_key(database), row_key.hex().encode(), column_name.encode(), stored)
         for row_key, column_name in pairs
     ]
-    if len(parts) == 1:
-        return parts[0]
-    return b"(" + b") UNION ALL (".join(parts) + b")"
+    return _each(parts)
+
+
+def _each(selects: Sequence[bytes]) -> bytes:
+    """Combine queries that have a LIMIT each."""
+    return selects[0] if len(selects) == 1 else b"(" + b") UNION ALL (".join(selects) + b")"
 
 
 def select_row(
@@ -174,6 +180,18 @@ def select_versions(
             b"DESC" if descending else b"ASC",
             limit,
         )
+    )
+
+
+def select_bases(database: str, versions: Iterable[tuple[bytes, str, int]], limit: int) -> bytes:
+    """Select row_key, column_name, ref_key and body of each version, a key, and of the next ones up to ``limit``."""
+    return _each(
+        [
+            b"SELECT row_key, column_name, ref_key, body FROM %b WHERE row_key=x'%b' AND column_name='%b' "
+            b"AND ref_key>=%d ORDER BY ref_key LIMIT %d"
+            % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key, limit)
+            for row_key, column_name, ref_key in versions
+        ]
     )
 
 

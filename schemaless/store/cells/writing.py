@@ -32,10 +32,11 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.store.cells.sql import (
     RETURNING,
+    Row,
     insert_cells,
     select_added_id,
     select_cells,
@@ -331,7 +332,7 @@ def _existing_rows(connection: Connection, database: str, places: Sequence[Place
     for start in range(0, len(places), _KEYS_PER_SELECT):
         part = places[start : start + _KEYS_PER_SELECT]
         rows: Any = connection.rows(select_cells(database, part), only_requested(set(part), PLACE))
-        yield from rows
+        yield from with_bases(connection, database, rows)
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int:

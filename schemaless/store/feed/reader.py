@@ -25,9 +25,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from schemaless.codec.envelope import is_delta
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
-from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Row, Scan
-from schemaless.store.cells.sql import select_block_end
+from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Scan
+from schemaless.store.cells.sql import Row, select_block_end
 from schemaless.store.feed.settled_ids import SettledIds
 from schemaless.store.feed.settlement import top_id
 from schemaless.store.feed.sql import select_ids, select_tails
@@ -155,7 +156,7 @@ class Changes:
         if last - location != len(rows) and last > mark:
             return None
         cells = [row[:6] for row in rows if column_name is None or row[2] == column_name]
-        if None in [cell[4] for cell in cells]:
+        if any(cell[4] is None or is_delta(cell[4]) for cell in cells):
             return None
         return RowPage(cells, last)
 
@@ -298,8 +299,8 @@ class Changes:
     ) -> tuple[Sequence[Row], bool]:
         """Return the next cells, and whether more may follow."""
         size = self._sizes.setdefault(spot.shard, PageSize())
-        read = partial(self._rows, spot)
-        return Scan(read, self.shards.database(spot.shard), size, column_name=column_name).page(after, up_to, limit)
+        run = partial(self._ask, spot, spot.node)
+        return Scan(run, self.shards.database(spot.shard), size, column_name=column_name).page(after, up_to, limit)
 
     def _check_location(self, spot: Spot, location: int) -> None:
         """Check that the cells up to a location still exist.

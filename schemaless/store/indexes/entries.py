@@ -145,7 +145,7 @@ class Entries:
             rows: list[Any] = []
             check = only_requested(set(batch), PLACE)
             query_shards(self._shards, by_shard, partial(self._select_cells, by_shard), rows.extend, check)
-            for row in rows:
+            for row in self._reader.completed(rows):
                 cell = self._reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)

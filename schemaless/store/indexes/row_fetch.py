@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.cell import Cell, JSONDocument
 from schemaless.errors import CorruptBody
-from schemaless.store.cells.paging import Row
 from schemaless.store.cells.reading import PAIR, Reader, only_requested
+from schemaless.store.cells.sql import Row
 from schemaless.store.indexes import sql
 from schemaless.topology.placement import shard_for
 from schemaless.topology.scatter_gather import query_shards

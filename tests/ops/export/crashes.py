@@ -34,7 +34,7 @@ from schemaless.ops.export.manifest import (
     read_shard,
 )
 from schemaless.ops.export.target import Check, LocalTarget, ObjectTarget, Target, sha256_of
-from schemaless.store.cells.paging import Row
+from schemaless.store.cells.sql import Row
 from schemaless.store.feed.reader import RowPage
 
 SHARD = 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 
 import pytest
 
 import schemaless
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection
 
 pytestmark = pytest.mark.mysql
 
@@ -37,9 +39,20 @@ class Reader:
         self.store = store
         self.body_bytes = []
 
-    def __call__(self, sql, check=None):
-        rows = internals_of(self.store).shards.rows(0, sql, check=check)
-        self.body_bytes.append(sum(len(row[4] or b"") for row in rows if len(row) == 6))
+    def __call__(self, operation):
+        return internals_of(self.store).shards.run(0, lambda connection: operation(Counted(connection, self)))
+
+
+@dataclass
+class Counted:
+    """A connection, as far as a page needs it, that records the sizes of the bodies."""
+
+    connection: Connection
+    reader: Reader
+
+    def rows(self, sql, check=None):
+        rows = self.connection.rows(sql, check)
+        self.reader.body_bytes.append(sum(len(row[4] or b"") for row in rows if len(row) == 6))
         return rows
 
 

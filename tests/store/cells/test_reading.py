@@ -7,6 +7,7 @@ import functools
 import pickle
 import uuid
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStore
 from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection, Rows
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -319,14 +321,14 @@ def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monk
     )
     expected = [cell.added_id for cell in fresh_store.scan_shard(3) if cell.column_name == "RARE"]
     fetched: list[bytes] = []
-    read = internals_of(fresh_store).shards.rows
+    read = Connection.rows
 
-    def watched(shard: int, sql: bytes, **options: str) -> list[tuple]:
-        found = read(shard, sql, **options)
+    def watched(connection: Connection, *query: Any) -> Rows:
+        found = read(connection, *query)
         fetched.extend(row[4] for row in found if len(row) == 6)
         return found
 
-    monkeypatch.setattr(internals_of(fresh_store).shards, "rows", watched)
+    monkeypatch.setattr(Connection, "rows", watched)
     scan = functools.partial(internals_of(fresh_store).scan, column_name="RARE", block_rows=25)
     found = list(scan(3))
     part = list(scan(3, after=expected[1], up_to=expected[-2]))

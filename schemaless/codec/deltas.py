@@ -1,0 +1,237 @@
+"""Bodies stored as the difference from a higher version of the same row and column: the compressor ``delta``.
+
+``FORMAT.md`` describes the bytes. What a delta refers to is a document, not stored bytes, so that version, its base,
+may be re-encoded at any time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import zstandard
+
+from schemaless.cell import JSONDocument
+from schemaless.codec.compressors import frame_header, too_large
+from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.engine import Engine
+from schemaless.codec.envelope import (
+    CHECKSUM_BYTES,
+    DELTA,
+    DELTA_FORMATS,
+    HEADER_BYTES,
+    ChainedBody,
+    Limits,
+    base_of,
+    check_checksum,
+    decode_body,
+    enveloped,
+    is_delta,
+    is_erased,
+)
+from schemaless.codec.serializers import NotHeld, Payload, Serializer
+from schemaless.errors import BaseDiffers, BaseMissing, CorruptBody, MalformedPayload, TrailingBytes, TruncatedBody
+
+# stored; never change
+_BASE_BYTES: Final = 8
+
+_LEVEL: Final = 3
+_WINDOW_LOG_MIN: Final = 10
+
+MAX_PAIR_BYTES: Final = 2 << 20
+"""Largest sum of the two payloads. With longer ones, zstd searches only the end of the base."""
+
+MAX_CHAIN: Final = 4_096
+"""Most deltas that may depend on each other, for a reader; writers keep far below it."""
+
+_CACHED_BYTES: Final = 16 << 20
+
+Version = tuple[Any, int]
+"""What the versions of a cell have in common (row_key and column_name), and the ref_key of one of them."""
+
+_NO_MEMORY: Final = "not enough memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The parts of a delta.
+
+    Attributes:
+        base: ref_key of the other version, which is higher than the cell's own.
+        serializer: id of the serializer of both payloads.
+        frame: the zstd frame.
+        size: length of the payload in bytes.
+    """
+
+    base: int
+    serializer: int
+    frame: bytes
+    size: int
+
+
+def delta_of(body: bytes) -> Delta:
+    """Return the parts of a body for which ``is_delta`` is True, without the payload.
+
+    Raises:
+        CorruptBody: the body is damaged (a subclass says why).
+    """
+    base = base_of(body)
+    frame = check_checksum(body)[_BASE_BYTES:]
+    size, dictionary_id = frame_header(frame)
+    if size is None or dictionary_id or not zstandard.get_frame_parameters(frame).has_checksum:
+        raise MalformedPayload(
+            "the zstd frame of a delta states its size, has a checksum and names no dictionary; this one does not"
+        )
+    return Delta(base, body[1] >> 4, frame, size)
+
+
+def payload_bytes(body: bytes) -> int:
+    """Return the length of the payload of a delta, as its first bytes state it; 0 if it is damaged."""
+    try:
+        return frame_header(memoryview(body)[HEADER_BYTES + _BASE_BYTES : -CHECKSUM_BYTES])[0] or 0
+    except CorruptBody:
+        return 0
+
+
+def can_be_delta(serializer: Serializer, payload: Payload) -> bool:
+    """Return whether a payload may be stored as a difference, or have others stored as differences from it.
+
+    NaN has many bit patterns, which compare equal. Re-encoding can replace one by another, and differences from the
+    document would no longer be readable.
+    """
+    return serializer.id << 4 | DELTA in DELTA_FORMATS and not serializer.may_hold_nan(payload)
+
+
+def encode_delta(serializer: Serializer, payload: Payload, base: int, base_payload: Payload) -> bytes | None:
+    """Return a body that stores ``payload`` as the difference from the version ``base``.
+
+    Args:
+        serializer: the serializer of both payloads, each as its ``dumps`` returns it and accepted by ``can_be_delta``.
+        payload: the serialized document.
+        base: ref_key of the other version.
+        base_payload: the other version's document, serialized.
+
+    Returns:
+        The body; None if the payloads are longer than ``MAX_PAIR_BYTES``.
+    """
+    pair_bytes = len(payload) + len(base_payload)
+    if pair_bytes > MAX_PAIR_BYTES:
+        return None
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        _LEVEL,
+        source_size=len(payload),
+        dict_size=len(base_payload),
+        window_log=max(_WINDOW_LOG_MIN, pair_bytes.bit_length()),
+        write_checksum=True,
+        write_content_size=True,
+        write_dict_id=False,
+    )
+    compressor = zstandard.ZstdCompressor(dict_data=_raw(base_payload), compression_params=parameters)
+    frame = compressor.compress(payload)
+    return enveloped(serializer.id << 4 | DELTA, base.to_bytes(_BASE_BYTES, "big") + frame)
+
+
+def apply_delta(delta: Delta, base_payload: Payload, max_bytes: int) -> bytes:
+    """Return the payload of a difference.
+
+    Args:
+        delta: the difference.
+        base_payload: the document of the version ``delta.base``, in the canonical form of ``delta.serializer``.
+        max_bytes: maximum length of the payload.
+
+    Raises:
+        DecodedSizeExceeded: the payload is longer than ``max_bytes``.
+        BaseDiffers: the difference was made from another document.
+        CorruptBody: the frame is damaged (a subclass says how).
+    """
+    if delta.size > max_bytes:
+        raise too_large(max_bytes)
+    try:
+        return zstandard.ZstdDecompressor(dict_data=_raw(base_payload)).decompress(delta.frame, allow_extra_data=False)
+    except zstandard.ZstdError as refusal:
+        reason = str(refusal)
+    if _NO_MEMORY in reason:
+        raise MemoryError(f"zstd could not allocate memory to decompress {len(delta.frame)} bytes")
+    if "unused data" in reason:
+        raise TrailingBytes("bytes follow the zstd frame")
+    if "did not decompress full frame" in reason:
+        raise TruncatedBody("the zstd frame is incomplete")
+    raise BaseDiffers(f"zstd refuses the delta against version {delta.base}, whose document was another one: {reason}")
+
+
+class Versions:
+    """Versions of cells that were read together, from which deltas among them get their payloads.
+
+    Payloads are kept for the deltas that follow, up to ``_CACHED_BYTES``; deltas are best decoded in order of ref_key,
+    in either direction. Not thread-safe.
+    """
+
+    def __init__(self, bodies: Mapping[Version, bytes]) -> None:
+        """Create the set from the bodies: deltas, and what they depend on as far as it exists."""
+        self._bodies = bodies
+        self._payloads: OrderedDict[Version, tuple[Serializer, bytes]] = OrderedDict()
+        self._cached_bytes = 0
+
+    def body(self, version: Version) -> ChainedBody:
+        """Return the body of one of the deltas, which ``decode_body`` and ``unseal`` accept like a whole one."""
+        body = ChainedBody(self._bodies[version])
+        body.unseal = partial(self._unseal, version)
+        return body
+
+    def _unseal(
+        self, version: Version, limits: Limits, engine: Engine, dictionaries: Dictionaries
+    ) -> tuple[Serializer, Payload]:
+        cells, ref_key = version
+        chain: list[tuple[Version, Delta]] = []
+        found: tuple[Serializer, bytes] | None = None
+        document: JSONDocument = None
+        while found is None:
+            body = self._bodies.get((cells, ref_key))
+            if body is None or is_erased(body):
+                raise BaseMissing(ref_key, "does not exist" if body is None else "was erased")
+            try:
+                if not is_delta(body):
+                    document = decode_body(body, limits, dictionaries, engine=engine)
+                    break
+                delta = delta_of(body)
+            except CorruptBody as error:
+                if not chain:
+                    raise
+                raise BaseMissing(ref_key, f"is damaged: {error.message}") from error
+            if delta.base <= ref_key or len(chain) == MAX_CHAIN:
+                raise MalformedPayload(
+                    f"version {ref_key} is a delta against version {delta.base}, which is not higher"
+                    if delta.base <= ref_key
+                    else f"more than {MAX_CHAIN:,} deltas depend on each other"
+                )
+            chain.append(((cells, ref_key), delta))
+            ref_key = delta.base
+            found = self._payloads.get((cells, ref_key))
+        for step, delta in reversed(chain):
+            if found is None or found[0].id != delta.serializer:
+                if found is not None:
+                    document = found[0].loads(found[1], limits.depth, limits.values)
+                serializer = engine.serializers[delta.serializer]
+                try:
+                    found = serializer, serializer.dumps(document, checked=True)
+                except NotHeld as refusal:
+                    raise BaseDiffers(f"version {delta.base} cannot be the base of a delta: {refusal}") from None
+            found = found[0], apply_delta(delta, found[1], limits.decoded_bytes)
+            self._keep(step, found)
+        assert found is not None
+        return found
+
+    def _keep(self, version: Version, payload: tuple[Serializer, bytes]) -> None:
+        self._payloads[version] = payload
+        self._cached_bytes += len(payload[1])
+        while self._cached_bytes > _CACHED_BYTES:
+            _, (_, dropped) = self._payloads.popitem(last=False)
+            self._cached_bytes -= len(dropped)
+
+
+def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:
+    # A packed payload may begin with the magic number of a trained dictionary.
+    return zstandard.ZstdCompressionDict(payload, dict_type=zstandard.DICT_TYPE_RAWCONTENT)

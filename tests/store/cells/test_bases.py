@@ -1,0 +1,199 @@
+"""Versions that are stored as deltas: every read returns them as if they were whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemaless import BaseDiffers, BaseMissing, CellConflict, CorruptBody, NewStoredCell
+from schemaless.codec.deltas import encode_delta
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.envelope import describe_body, encode_body, is_delta, tombstone
+from schemaless.store.cells.paging import PageSize, Scan
+from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+COUNT = 75
+
+
+def document(ref_key):
+    return {"legs": [{"from": f"A{number}", "to": f"B{number}"} for number in range(40)], "n": ref_key}
+
+
+def delta(ref_key, base=None, new=None):
+    """Return the delta of a version against the next one."""
+    dumps, base = ENGINE.msgpack.dumps, ref_key + 1 if base is None else base
+    return encode_delta(ENGINE.msgpack, dumps(document(ref_key)), base, dumps(document(base) if new is None else new))
+
+
+class Versions:
+    """The versions of one row and column, of which every 35th is whole; changed by root."""
+
+    def __init__(self, store, shards, row):
+        self.store, self.shards, self.row, self.shard = store, shards, row, store.shard_of(row)
+        for ref_key in range(1, COUNT + 1):
+            store.put_cell(row, "BASE", ref_key, document(ref_key))
+        for ref_key in range(1, COUNT):
+            if ref_key % 35:
+                self.write(ref_key, delta(ref_key))
+
+    def write(self, ref_key, body):
+        arguments = self.shards.database(self.shard).encode(), body.hex().encode(), self.row.hex.encode(), ref_key
+        sql = b"UPDATE %b.cell SET body=x'%b' WHERE row_key=x'%b' AND column_name='BASE' AND ref_key=%d" % arguments
+        self.shards.execute(self.shard, sql)
+
+    def documents(self, cells):
+        return [(cell.ref_key, cell.body) for cell in cells if cell.row_key == self.row]
+
+
+@pytest.fixture
+def store(fresh_store):
+    """A datastore of its own, whose feed only the account ``tail`` can read past ids that puts used up."""
+    return fresh_store
+
+
+@pytest.fixture
+def versions(store, by_hand, row):
+    return Versions(store, by_hand(store), row)
+
+
+@pytest.fixture
+def queries(monkeypatch):
+    """The queries that are sent, with what each is followed by: an action, given by its number."""
+    sent, actions, rows = [], {}, Connection.rows
+
+    def recorded(connection, sql, check=None):
+        found = rows(connection, sql, check)
+        sent.append(bytes(sql))
+        actions.pop(len(sent), lambda: None)()
+        return found
+
+    monkeypatch.setattr(Connection, "rows", recorded)
+    return sent, actions
+
+
+def test_every_call_returns_the_documents_of_deltas(versions, store, tail_store):
+    """By key, descending and ascending, from the feed and from a scan; in Arrow batches, and as equal puts."""
+    expected = [(ref_key, document(ref_key)) for ref_key in range(1, COUNT + 1)]
+    row, shard = versions.row, versions.shard
+
+    assert [(n, store.get_cell(row, "BASE", n).body) for n in range(1, COUNT + 1)] == expected
+    assert versions.documents(store.get_versions(row, "BASE")) == expected[::-1]
+    assert versions.documents(store.get_versions(row, "BASE", descending=False)) == expected
+    assert versions.documents(store.get_versions(row, "BASE", after=3, before=9, descending=False)) == expected[3:8]
+    assert versions.documents(tail_store.iter_shard(shard)) == expected
+    assert versions.documents(cell.decode() for cell in store.scan_shard(shard)) == expected
+    page = tail_store.get_cells_for_shard(shard, store.get_cell(row, "BASE", 1).added_id - 1)
+    assert versions.documents(page.cells) == expected
+    assert not store.put_cell(row, "BASE", 5, document(5)).created
+    assert not store.put_stored_cells([NewStoredCell(row, "BASE", 6, encode_body(document(6)))])[0].created
+    with pytest.raises(CellConflict):
+        store.put_cell(row, "BASE", 5, document(6))
+
+
+def test_only_what_is_missing_is_read(versions, store, queries):
+    """Whole versions take no further statement, deltas one; a page has most of its bases itself."""
+    sent, _ = queries
+    store.get_cell(versions.row, "BASE", 1)
+
+    def count(call):
+        before = len(sent)
+        call()
+        return len(sent) - before
+
+    for whole in (COUNT, 70, 35):
+        assert count(lambda: store.get_cell(versions.row, "BASE", whole)) == 1  # noqa: B023
+    assert count(lambda: store.get_cell_latest(versions.row, "BASE")) == 1
+    assert count(lambda: store.get_row(versions.row)) == 1
+    assert count(lambda: store.get_cell(versions.row, "BASE", 3)) == 2
+    assert count(lambda: store.get_cell(versions.row, "BASE", 36)) == 3, "its chain has 34 versions"
+    assert count(lambda: list(store.get_versions(versions.row, "BASE", limit=8))) == 1
+    assert count(lambda: list(store.get_versions(versions.row, "BASE", before=30, limit=8))) == 2
+
+
+def test_a_base_that_is_erased_during_a_read_is_no_damage(versions, store, queries):
+    """The delta was re-encoded before, in the same transaction, so it is read again."""
+    sent, actions = queries
+
+    def erase():
+        versions.write(3, encode_body(document(3)))
+        versions.write(4, tombstone(7))
+
+    store.get_cell(versions.row, "BASE", 1)
+    actions[len(sent) + 1] = erase
+    assert store.get_cell(versions.row, "BASE", 3).body == document(3)
+    assert actions == {}
+    assert store.get_cell(versions.row, "BASE", 2).body == document(2)
+    assert store.get_cell(versions.row, "BASE", 4) is None
+
+
+def test_a_delta_that_is_erased_during_a_read_is_erased(versions, store, queries):
+    """The second statement finds that neither the version nor its base is there any more."""
+    sent, actions = queries
+
+    def erase():
+        for ref_key in (3, 4):
+            versions.write(ref_key, tombstone(7))
+
+    store.get_cell(versions.row, "BASE", 1)
+    actions[len(sent) + 1] = erase
+    assert store.get_cell(versions.row, "BASE", 3) is None
+
+
+@pytest.mark.guarantee("corruption-detected")
+@pytest.mark.parametrize(
+    ("body", "error", "problem"),
+    [
+        (tombstone(7), BaseMissing, "version 20 of the same row and column, which was erased"),
+        (encode_body(document(20))[:-1] + b"?", BaseMissing, "which is damaged: CRC-32"),
+        (encode_body(list(range(500))), BaseDiffers, "version 20, whose document was another one"),
+    ],
+    ids=["erased", "damaged", "other"],
+)
+def test_a_base_that_is_lost_is_named_with_the_cell(versions, store, body, error, problem):
+    """What depends on it is never returned as data; everything else is."""
+    versions.write(20, body)
+    for ref_key in (1, 19):
+        with pytest.raises(error, match=problem) as caught:
+            store.get_cell(versions.row, "BASE", ref_key)
+        assert caught.value.key == (versions.row, "BASE", ref_key)
+    assert store.get_cell(versions.row, "BASE", 21).body == document(21)
+    found = {}
+    for cell in store.scan_shard(versions.shard):
+        if cell.row_key == versions.row:
+            try:
+                found[cell.ref_key] = cell.decode().body == document(cell.ref_key)
+            except CorruptBody:
+                found[cell.ref_key] = False
+    assert [ref_key for ref_key, same in found.items() if not same] == list(range(1, 21))
+
+
+def test_stored_cells_show_the_bytes_in_the_table(versions, store):
+    """A tool that looks at bytes sees how a version is stored."""
+    cells = [cell for cell in store.scan_shard(versions.shard) if cell.row_key == versions.row]
+    assert {describe_body(cell.body).name for cell in cells} == {"msgpack+delta", "msgpack+zlib"}
+    assert [cell.ref_key for cell in cells if not is_delta(cell.body)] == [35, 70, COUNT]
+
+
+def test_pages_of_deltas_are_bounded_by_their_documents(store, tail_store, by_hand, row):
+    """Short bodies of long documents: a page has as many as have 16 MiB together, and the next one goes on."""
+    shards, shard = by_hand(store), store.shard_of(row)
+    long = "x" * 700_000
+    first = store.put_cell(row, "LONG", 1, {"n": 1, "x": long}).added_id
+    for ref_key in range(2, 62):
+        last = store.put_cell(row, "LONG", ref_key, {"n": ref_key, "x": long}).added_id
+    dumps = ENGINE.msgpack.dumps
+    for ref_key in range(1, 61):
+        body = encode_delta(
+            ENGINE.msgpack, dumps({"n": ref_key, "x": long}), ref_key + 1, dumps({"n": ref_key + 1, "x": long})
+        )
+        arguments = shards.database(shard).encode(), body.hex().encode(), row.hex.encode(), ref_key
+        shards.execute(shard, b"UPDATE %b.cell SET body=x'%b' WHERE row_key=x'%b' AND ref_key=%d" % arguments)
+
+    run = lambda operation: internals_of(store).shards.run(shard, operation)  # noqa: E731
+    rows, more = Scan(run, shards.database(shard), PageSize(1_000)).page(first - 1, last)
+    assert (len(rows), more) == (23, True)
+    assert [cell.body["n"] for cell in tail_store.iter_shard(shard, first - 1) if cell.row_key == row] == list(
+        range(1, 62)
+    )
