@@ -14,12 +14,13 @@ from schemaless.base.numbers import Interval, summed
 from schemaless.codec.registry import DEFAULT, LEGACY
 from schemaless.planning.capacity.disks import Disk, disks_of
 from schemaless.planning.capacity.forecast import Forecast, History, NoForecast, forecast
-from schemaless.planning.capacity.measurement import CodecTrial, Group, Measurement
+from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.options import Asked
 from schemaless.planning.capacity.rebuilt import predicted
 from schemaless.planning.capacity.series import Series, daily, errors, weighted
 from schemaless.planning.capacity.steps import Burst, Rate, Step, rate, steps, usual_days
 from schemaless.planning.sampling.block_trial import MODEL_ERROR, widened
+from schemaless.planning.sampling.column_trials import CodecTrial
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose
 from schemaless.planning.sampling.sizing import PAGE_MODEL_ERROR
 from schemaless.schema.engines import INNODB

@@ -17,12 +17,12 @@ from schemaless.codec.registry import NONE, PACKED, Codec, codec_named, codec_na
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity.basis import best_codec, usable
-from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrial, CodecTrials, Measurement, Unit
+from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrials, Measurement, Unit
 from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.planning.capacity.sql import select_superseded
 from schemaless.planning.sampling.column_trials import (
     CellSample,
-    ColumnTrial,
+    CodecTrial,
     layouts_in,
     sample_cells,
     try_codec,
@@ -99,7 +99,7 @@ def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrial
         listener(Step(f"trying {name}"))
         for column in cells.column_names():
             trial = try_codec(cells, column, codec_named(name))
-            columns.append(_codec_trial(trial))
+            columns.append(trial.kept())
             lengths = [length for window in trial.migrated_bytes for length in window]
             per_body = as_stored.disk_per_body.get(column)
             if per_body is not None:
@@ -122,21 +122,6 @@ def _unit(
     if not cells.in_blocks:
         return unit_of(column, lengths, cells.layouts[0], share, before)
     return None if per_body is None else unit_in_blocks(lengths, before, per_body)
-
-
-def _codec_trial(trial: ColumnTrial) -> CodecTrial:
-    return CodecTrial(
-        column_name=trial.column_name,
-        codec=trial.codec.name,
-        sampled=trial.sampled,
-        left_cells=trial.left.total(),
-        share=trial.share,
-        pages_share=trial.pages_share,
-        migrated_pages_share=trial.migrated_pages_share,
-        encode_s=trial.encode_s,
-        decode_s=trial.decode_s,
-        carried=trial.carried,
-    )
 
 
 def _try_engines(

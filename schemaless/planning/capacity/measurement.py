@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hin
 
 from schemaless.base.numbers import LEVEL, Interval
 from schemaless.errors import InvalidInput
+from schemaless.planning.sampling.column_trials import CodecTrial
 from schemaless.planning.sampling.page_model import MYSQL, Content, Layout
 
 UNREADABLE: Final = "unreadable"
@@ -123,36 +124,6 @@ class ClusterFiles:
     disk_from: Literal["server", "flag"] | None = None
     shard_files: tuple[tuple[int, int], ...] = ()
     other_files: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class CodecTrial:
-    """Result of trying a codec on the sampled cells of a column.
-
-    Attributes:
-        column_name: Name of the column.
-        codec: Name of the codec.
-        sampled: Number of cells tried.
-        left_cells: Number of tried cells that cannot be stored in the codec.
-        share: Body bytes in the codec relative to now.
-        pages_share: Allocated bytes of cells written in the codec, relative to now.
-        migrated_pages_share: Allocated bytes after a migration, which skips bodies that already count as encoded with
-            the codec, relative to now.
-        encode_s: CPU seconds to encode one cell, on the machine that measured.
-        decode_s: CPU seconds to decode one cell.
-        carried: False if too few cells were sampled for meaningful figures.
-    """
-
-    column_name: str
-    codec: str
-    sampled: int
-    left_cells: int
-    share: Interval
-    pages_share: Interval
-    migrated_pages_share: Interval
-    encode_s: float
-    decode_s: float
-    carried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated
         share=pages,
         body_share=bodies.mid,
         cpu_s=trial.encode_s + trial.decode_s,
-        left=trial.left.total(),
+        left=trial.left_cells,
         codec=codec,
         trial=trial,
         body_bytes=_product(body_bytes, bodies),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -129,37 +129,52 @@ def _sums(members: Sequence[Sequence[SampledCell]]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnTrial:
-    """Result of trying a codec on the sampled cells of a column.
+class CodecTrial:
+    """Result of trying a codec on the sampled cells of a column, as measurements keep it.
 
     Attributes:
         column_name: name of the column.
-        codec: the codec.
+        codec: name of the codec.
         sampled: number of cells that the codec was tried on.
-        left: number of sampled cells that this codec cannot encode, by reason; their present size is counted.
+        left_cells: number of these that the codec cannot encode; their present size is counted.
         share: body bytes if all cells had been written with this codec, relative to now.
         pages_share: the same for the pages that the column would fill, with the relative precision of ``share``.
-        migrated_share: body bytes after a migration, which skips cells that already count as being in the codec,
-            relative to now.
-        migrated_pages_share: the same for pages.
-        migrated_bytes: body lengths after a migration, by window.
+        migrated_pages_share: the same pages after a migration, which skips cells that already count as being in the
+            codec.
         encode_s: processor time for encoding one cell on this machine, in seconds.
         decode_s: processor time for decoding one cell on this machine, in seconds.
         carried: whether there are enough cells for meaningful figures; otherwise none of them should be shown.
     """
 
     column_name: str
-    codec: Codec
+    codec: str
     sampled: int
-    left: Counter[str]
+    left_cells: int
     share: Interval
     pages_share: Interval
-    migrated_share: Interval
     migrated_pages_share: Interval
-    migrated_bytes: list[list[int]]
     encode_s: float
     decode_s: float
     carried: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnTrial(CodecTrial):
+    """A trial with what only those who make it need.
+
+    Attributes:
+        left: number of sampled cells that this codec cannot encode, by reason.
+        migrated_share: body bytes after a migration, relative to now.
+        migrated_bytes: body lengths after a migration, by window.
+    """
+
+    left: Counter[str]
+    migrated_share: Interval
+    migrated_bytes: list[list[int]]
+
+    def kept(self) -> CodecTrial:
+        """Return the part that measurements keep."""
+        return CodecTrial(*(getattr(self, part.name) for part in fields(CodecTrial)))
 
 
 def sample_cells(
@@ -264,8 +279,9 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     migrated_share, migrated_pages_share = shares(migrated, migrated_space)
     return ColumnTrial(
         column_name=column_name,
-        codec=codec,
+        codec=codec.name,
         sampled=len(bodies),
+        left_cells=tried.left.total(),
         left=tried.left,
         share=share,
         pages_share=pages_share,

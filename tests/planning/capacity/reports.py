@@ -17,7 +17,6 @@ from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measurement import (
     NO_CODEC_TRIALS,
     ClusterFiles,
-    CodecTrial,
     CodecTrials,
     DayIntake,
     Group,
@@ -28,6 +27,7 @@ from schemaless.planning.capacity.options import Asked, PlanningOptions, WhatIf
 from schemaless.planning.capacity.rebuilt import unit_in_blocks
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.reporting import assemble_report
+from schemaless.planning.sampling.column_trials import CodecTrial
 from schemaless.planning.sampling.page_model import MYROCKS, Content
 
 TODAY = datetime.date(2026, 6, 1)
