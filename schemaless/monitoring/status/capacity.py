@@ -45,13 +45,14 @@ class CapacityReader:
 
 
 def _view(measurements: list[Measurement]) -> CapacityView:
+    from schemaless.planning.capacity.basis import Collected
     from schemaless.planning.capacity.reporting import assemble_report  # it imports NumPy
 
     newest = measurements[-1]
     problem: str | None = None
     report: CapacityReport | None = None
     try:
-        report = assemble_report(measurements, datetime.now(UTC))
+        report = assemble_report(Collected(tuple(measurements)), datetime.now(UTC))
     except InvalidInput as missing:  # the extra [report] is not installed
         problem = str(missing)
     first = None if report is None else answer(report.now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from schemaless.base.numbers import Interval, summed
@@ -29,6 +29,25 @@ from schemaless.store.erasures.retention import Policy
 K = TypeVar("K", bound=Hashable)
 
 _MOST_COLUMNS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """Input of a report.
+
+    Attributes:
+        measurements: Oldest first, at least one; sizes and codec trials come from the last.
+        notes: Caveats about the collected figures.
+        changes: What has changed the cells since the last measurement.
+        policies: The retention policies in force, by column.
+        engines: Name of the storage engine by cluster.
+    """
+
+    measurements: tuple[Measurement, ...]
+    notes: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    policies: Mapping[str, Policy] = field(default_factory=dict)
+    engines: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,28 +171,22 @@ class Basis:
     files: Mapping[tuple[str | None, str, str | None], Interval]
 
     @classmethod
-    def of(
-        cls,
-        measurements: Sequence[Measurement],
-        options: Asked,
-        policies: Mapping[str, Policy],
-        engine_of: Mapping[str, str],
-    ) -> Basis:
+    def of(cls, collected: Collected, options: Asked) -> Basis:
         """Assemble the basis of a report.
 
         Raises:
             InvalidInput: The extra [report] is not installed.
         """
-        newest = measurements[-1]
+        newest = collected.measurements[-1]
         trials = newest.trials
         weights = growth_weights(newest, trials.disk_per_body)
         basis = cls(
-            measurements=tuple(measurements),
+            measurements=collected.measurements,
             options=options,
-            policies=policies,
-            engine_of=engine_of,
+            policies=collected.policies,
+            engine_of=collected.engines,
             weights=weights,
-            series=tuple(daily(measurements)),
+            series=tuple(daily(collected.measurements)),
             disks=(),
             trials=tuple(usable(trials.columns)),
             engines=tuple(effect for engine in trials.engines for effect in _engine_effects(engine, newest, weights)),

@@ -8,32 +8,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.measurement import CodecTrials, Measurement, qualified
 from schemaless.planning.capacity.rebuilt import predicted
 from schemaless.planning.capacity.report_notes import note_on_other_tables
-from schemaless.store.erasures.retention import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """Input of a report.
-
-    Attributes:
-        measurements: Oldest first, at least one; sizes and codec trials come from the last.
-        notes: Caveats about the collected figures.
-        changes: What has changed the cells since the last measurement.
-        policies: The retention policies in force, by column.
-        engines: Name of the storage engine by cluster.
-    """
-
-    measurements: tuple[Measurement, ...]
-    notes: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
-    policies: Mapping[str, Policy] = field(default_factory=dict)
-    engines: Mapping[str, str] = field(default_factory=dict)
 
 
 def combine(parts: Mapping[str, Collected]) -> Collected:

@@ -15,8 +15,8 @@ from schemaless.base.events import Event, Listener, Step, ignore_events
 from schemaless.codec.registry import codec_named
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity import history
-from schemaless.planning.capacity.basis import Basis
-from schemaless.planning.capacity.combined import Collected, combine
+from schemaless.planning.capacity.basis import Basis, Collected
+from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import with_disks
 from schemaless.planning.capacity.measure import check_disks, measure
 from schemaless.planning.capacity.measurement import Measurement
@@ -50,7 +50,7 @@ def make(
     """
     collected = collect(store, options, fresh=fresh, listener=listener)
     listener(Step("forecasting"))
-    return _assembled(collected, options)
+    return assemble_report(collected, datetime.datetime.now(datetime.UTC), options)
 
 
 def make_of_several(
@@ -88,19 +88,7 @@ def make_of_several(
 
         parts[name] = collect(store, replace(options, disks=own), fresh=fresh, listener=listen)
     listener(Step("forecasting"))
-    return _assembled(combine(parts), options)
-
-
-def _assembled(collected: Collected, options: Asked) -> CapacityReport:
-    return assemble_report(
-        collected.measurements,
-        datetime.datetime.now(datetime.UTC),
-        options,
-        notes=collected.notes,
-        changes=collected.changes,
-        policies=collected.policies,
-        engines=collected.engines,
-    )
+    return assemble_report(combine(parts), datetime.datetime.now(datetime.UTC), options)
 
 
 def collect(
@@ -151,39 +139,29 @@ def _check_engines(options: Asked, newest: Measurement, of_cluster: Mapping[str,
 
 
 def assemble_report(
-    measurements: Sequence[Measurement],
-    made_at: datetime.datetime,
-    options: Asked = DEFAULT_OPTIONS,
-    *,
-    notes: Sequence[str] = (),
-    changes: Sequence[str] = (),
-    policies: Mapping[str, Policy] | None = None,
-    engines: Mapping[str, str] | None = None,
+    collected: Collected, made_at: datetime.datetime, options: Asked = DEFAULT_OPTIONS
 ) -> CapacityReport:
     """Build a report from measurements. Needs no server.
 
     Args:
-        measurements: Oldest first, at least one; sizes and codec trials come from the last.
+        collected: The measurements, and what else is known of the datastore.
         made_at: Current time, UTC.
         options: Options of the report.
-        notes: Notes to include, from the caller.
-        changes: What has changed the cells since the last measurement, from ``history.changes_since``.
-        policies: The retention policies in force, by column.
-        engines: Name of the storage engine by cluster; by default, all clusters use InnoDB.
 
     Raises:
         InvalidInput: The extra [report] is not installed.
     """
-    known = {space.cluster for space in measurements[-1].clusters}
+    newest = collected.measurements[-1]
+    known = {space.cluster for space in newest.clusters}
     for cluster in (*options.disks, *options.disk_names):
         if cluster not in known:
             raise InvalidInput(
                 f"a disk was given for cluster {cluster!r}, which does not exist; the report's clusters are "
                 f"{', '.join(sorted(known))}"
             )
-    spaces, differences = with_disks(measurements[-1].clusters, options.disks)
-    newest = replace(measurements[-1], clusters=spaces)
-    basis = Basis.of([*measurements[:-1], newest], options, policies or {}, engines or {})
+    spaces, differences = with_disks(newest.clusters, options.disks)
+    newest = replace(newest, clusters=spaces)
+    basis = Basis.of(replace(collected, measurements=(*collected.measurements[:-1], newest)), options)
     choice = basis.recommended()
     codec = options.codec or (choice and choice.chosen and choice.chosen.name)
     tried = {effect.codec for effect in basis.trials}
@@ -223,14 +201,16 @@ def assemble_report(
     stale = (
         f"{change} since the measurement, and all figures describe the cells before that; measure again with "
         "'schemaless capacity measure'"
-        for change in changes
+        for change in collected.changes
     )
-    other_tables = note_on_other_tables(measurements) if len(newest.datastores) == 1 else []  # See ``combine``.
+    other_tables = (
+        note_on_other_tables(collected.measurements) if len(newest.datastores) == 1 else []
+    )  # See ``combine``.
     return replace(
         report,
         planning=_planning(report, growth),
         warnings=(*stale, *warnings_of(report)),
-        notes=(*notes, *differences, *newest.notes, *notes_of(report), *other_tables),
+        notes=(*collected.notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
 
 

@@ -12,7 +12,8 @@ from datetime import UTC
 
 from schemaless.base.numbers import Interval
 from schemaless.codec.registry import codec_names
-from schemaless.planning.capacity.combined import Collected, combine
+from schemaless.planning.capacity.basis import Collected
+from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measurement import (
     NO_CODEC_TRIALS,
@@ -180,11 +181,8 @@ def report(*measurements: Measurement, trials: CodecTrials | None = None, **opti
     """A report of ``measurements``, by default of the common one, with other trials if given."""
     made_at = TAKEN_AT + datetime.timedelta(hours=2)
     *older, newest = measurements or (measurement(),)
-    return assemble_report(
-        [*older, newest if trials is None else replace(newest, trials=trials)],
-        made_at,
-        Asked(**options),  # type: ignore[arg-type]
-    )
+    collected = Collected((*older, newest if trials is None else replace(newest, trials=trials)))
+    return assemble_report(collected, made_at, Asked(**options))  # type: ignore[arg-type]
 
 
 @functools.cache
@@ -237,12 +235,7 @@ def of_two(*, shared: bool = True, **options: object) -> CapacityReport:
     collected = combine({"trips": Collected((measurement(),)), "users": Collected((users(),))})
     if shared:
         options |= {"disks": dict.fromkeys(RACK, GivenDisk(10 * GIB, 5 * GIB)), "disk_names": RACK}
-    return assemble_report(
-        collected.measurements,
-        TAKEN_AT,
-        Asked(**options),
-        notes=collected.notes,  # type: ignore[arg-type]
-    )
+    return assemble_report(collected, TAKEN_AT, Asked(**options))  # type: ignore[arg-type]
 
 
 _ODD: dict[str, Callable[[], CapacityReport]] = {

@@ -15,7 +15,8 @@ import pytest
 
 from schemaless.base.numbers import Interval
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.combined import Collected, combine
+from schemaless.planning.capacity.basis import Collected
+from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.planning.capacity.options import Asked, WhatIf
 from schemaless.planning.capacity.planning import TB
@@ -178,7 +179,9 @@ def test_another_engine_shrinks_files_and_slows_growth(both):
 def test_a_cluster_that_has_the_engine_stays_as_it_is():
     """Of a datastore in the middle of its moves, only the clusters in the other engine change."""
     change = WhatIf(name="on MyRocks", engine="rocksdb")
-    found = assemble_report((measurement(),), TAKEN_AT, Asked(what_ifs=(change,)), engines={"cluster-2": "rocksdb"})
+    found = assemble_report(
+        Collected((measurement(),), engines={"cluster-2": "rocksdb"}), TAKEN_AT, Asked(what_ifs=(change,))
+    )
     moved, stayed = found.comparisons[1].scenario.disks
 
     assert moved.times.mid == pytest.approx(IN_MYROCKS / 1.3)
@@ -295,7 +298,7 @@ def test_measurements_of_different_days_lose_no_datastore():
         users(), taken_at=TAKEN_AT + datetime.timedelta(2), growth=measurement_growth(TAKEN_AT + datetime.timedelta(2))
     )
     collected = combine({"trips": Collected((measurement(),)), "users": Collected((later,))})
-    found = assemble_report(collected.measurements, TAKEN_AT, Asked())
+    found = assemble_report(collected, TAKEN_AT)
 
     assert {each.days[-1].day for each in found.series} == {TAKEN_AT.date() - datetime.timedelta(1)}
     assert all(each.days[-1].body_bytes > 0 for each in found.series)

@@ -11,6 +11,7 @@ import pytest
 
 from schemaless.cli.capacity import show
 from schemaless.codec.trial import NEEDS_NATIVE
+from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.forecast import BackTest, Forecast, NoForecast
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, Measurement
@@ -303,8 +304,8 @@ def test_a_measurement_without_trials_says_to_measure_again():
 
 def test_a_stale_measurement_and_a_wrong_clock_have_notes():
     """A report of old sizes says so, and so does a report that is older than its measurement."""
-    late = assemble_report([measurement(days=5)], TAKEN_AT + datetime.timedelta(9))
-    early = assemble_report([measurement(days=5)], TAKEN_AT - datetime.timedelta(1))
+    late = assemble_report(Collected((measurement(days=5),)), TAKEN_AT + datetime.timedelta(9))
+    early = assemble_report(Collected((measurement(days=5),)), TAKEN_AT - datetime.timedelta(1))
 
     assert any("9 days old" in note for note in late.notes)
     assert any("either this clock or the catalog server's is wrong" in note for note in early.notes)

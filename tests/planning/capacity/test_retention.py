@@ -14,7 +14,8 @@ from schemaless.base.numbers import Interval
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.capacity_scenarios import read_scenarios
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.combined import Collected, combine
+from schemaless.planning.capacity.basis import Collected
+from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.expiry import Stored, expiring
 from schemaless.planning.capacity.forecast import Band, Forecast
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrials, DayIntake, Measurement
@@ -102,10 +103,9 @@ def of_policies():  # type: ignore[no-untyped-def]
         WhatIf(name="packed", retention={"BASE": "20 days"}, codec="msgpack+zlib"),
     )
     return assemble_report(
-        [measurement(days=60)],
+        Collected((measurement(days=60),), policies={"BASE": parse_policy("BASE", "20 days")}),
         TAKEN_AT,
         Asked(what_ifs=what_ifs),
-        policies={"BASE": parse_policy("BASE", "20 days")},
     )
 
 
@@ -158,8 +158,8 @@ def test_days_that_were_erased_keep_the_growth_of_an_earlier_measurement() -> No
     assert [each.body_bytes for each in series[0].days] == [each.body_bytes for each in whole[0].days]
     assert [day.day for day in series[0].days if day.erased] == [day.day for day in whole[0].days if day.day < cut]
     policy = {"BASE": parse_policy("BASE", "20 days")}
-    again = assemble_report([older, emptied(newest, cut)], TAKEN_AT, policies=policy)
-    once = assemble_report([older, newest], TAKEN_AT, policies=policy)
+    again = assemble_report(Collected((older, emptied(newest, cut)), policies=policy), TAKEN_AT)
+    once = assemble_report(Collected((older, newest), policies=policy), TAKEN_AT)
     files = [next(s for s in each.scenarios if s.name == "retention").file_bytes.mid for each in (again, once)]
     rebuilt = next(s for s in again.scenarios if s.name == "rebuilt").file_bytes.mid
     assert files[0] == pytest.approx(rebuilt)
@@ -175,7 +175,7 @@ def test_policies_of_several_datastores_are_told_apart() -> None:
     both = combine({"trips": Collected((trips,), policies={"BASE": policy}), "users": Collected((users,))})
     assert both.policies == {"trips/BASE": policy}
     assert both.measurements[-1].trials.superseded == {("trips/BASE", 2): 0.5}
-    found = assemble_report(both.measurements, TAKEN_AT, policies=both.policies)
+    found = assemble_report(both, TAKEN_AT)
     assert "trips/BASE: keep 30 days" in next(s.text for s in found.scenarios if s.name == "retention")
 
 
