@@ -26,7 +26,6 @@ from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 
 ETC_APT: Final = Path("/etc/apt")
-MIB: Final = 1024 * 1024
 
 Progress = Callable[[str, int | None, str], AbstractContextManager[Listener]]
 """``progress(description, total, unit)`` returns a context manager that yields a listener for ``Advanced`` events."""
@@ -338,33 +337,25 @@ class Apt:
         """Unpack ``packages`` below ``into``."""
         into.mkdir(parents=True, exist_ok=True)
         total = sum(package.file_bytes for package in packages)
-        with self.progress("unpacking", max(1, total // MIB), "MiB") as listener:
-            done = shown = 0
+        with self.progress("unpacking", total, "bytes") as listener:
             for package in packages:
                 command = ["dpkg-deb", "-x", str(self.debs / package.file_name), str(into)]
                 self._run(command, f"unpacking {package.name}")
-                done += package.file_bytes
-                listener(Advanced(done // MIB - shown))
-                shown = done // MIB
+                listener(Advanced(package.file_bytes))
 
     @contextmanager
     def _bytes_progress(self, description: str, total: int | None, folder: Path) -> Iterator[Callable[[], None]]:
-        """Show progress in MiB, measured by the growth of a folder."""
-        before = space.used_bytes(folder)
-        shown = 0
-        with self.progress(description, None if total is None else max(1, total // MIB), "MiB") as listener:
+        """Show progress in bytes, measured by the growth of a folder."""
+        shown = space.used_bytes(folder)
+        with self.progress(description, total, "bytes") as listener:
 
             def poll() -> None:
                 nonlocal shown
-                now = max(shown, (space.used_bytes(folder) - before) // MIB)
-                if total is not None:
-                    now = min(now, total // MIB)
-                listener(Advanced(now - shown))
-                shown = now
+                before, shown = shown, max(shown, space.used_bytes(folder))
+                listener(Advanced(shown - before))
 
             yield poll
-            if total is not None:
-                listener(Advanced(max(1, total // MIB) - shown))
+            poll()
 
 
 def _is_package(path: Path, package: Package) -> bool:

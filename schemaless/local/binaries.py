@@ -176,8 +176,7 @@ def _explicit(path_text: str, flavour: str) -> Binary:
             f"{binary.flavour}, or unset the variable"
         )
     if not is_recent(binary):
-        oldest = ".".join(map(str, MINIMUM[flavour]))
-        raise LocalServerError(f"SCHEMALESS_MYSQLD is {flavour} {binary.version}; {oldest} or later is needed")
+        raise LocalServerError(f"SCHEMALESS_MYSQLD is {flavour} {binary.version}; {_oldest(flavour)} is needed")
     return binary
 
 
@@ -221,6 +220,10 @@ def inspect(command: tuple[str, ...]) -> Binary:
     return Binary(flavour, match[1], command, None, name)
 
 
+def _oldest(flavour: str) -> str:
+    return f"{'.'.join(map(str, MINIMUM[flavour]))} or later"
+
+
 def is_recent(binary: Binary) -> bool:
     """True if the server is at least ``MINIMUM``."""
     return tuple(int(part) for part in binary.version.split(".")) >= MINIMUM[binary.flavour]
@@ -244,18 +247,11 @@ def servers_folder() -> Path:
 
 def cached(flavour: str, engine: str = "innodb") -> Binary | None:
     """Return the newest unpacked server in the cache that has the storage engine, or None."""
-    folder = servers_folder()
-    manifests = []
-    for path in folder.glob(f"{flavour}-*/manifest.json"):
-        try:
-            manifest = json.loads(path.read_text(encoding="utf-8"))
-            manifests.append((path.stat().st_mtime_ns, path.parent, manifest))
-        except (OSError, ValueError):
-            continue
-    for _, root, manifest in sorted(manifests, key=lambda entry: entry[0], reverse=True):
+    roots = servers_folder().glob(f"{flavour}-*")
+    for root in sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True):
         command = unpacked_command(root, *_SERVERS)
         if command is not None:
-            binary = Binary(manifest["flavour"], manifest["version"], command, root, root.name)
+            binary = Binary(flavour, root.name.split("-")[1], command, root, root.name)
             if binary.has_engine(engine):
                 return binary
     return None
@@ -432,8 +428,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
     except LocalServerError as problem:
         raise _Unfit(str(problem)) from problem
     if not is_recent(binary):
-        oldest = ".".join(map(str, MINIMUM[binary.flavour]))
-        raise _Unfit(f"{package} is {binary.version}; {oldest} or later is needed; {_INSTALL_HINT}")
+        raise _Unfit(f"{package} is {binary.version}; {_oldest(flavour)} is needed; {_INSTALL_HINT}")
     # Another name than without the plugin: servers may be running from that folder.
     target = folder / "-".join([flavour, binary.version, *([engine] if engine == "rocksdb" else [])])
     manifest = {
@@ -447,10 +442,10 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
         shutil.rmtree(target)
     root.rename(target)
     shutil.rmtree(part, ignore_errors=True)
-    moved = unpacked_command(target, *_SERVERS)
+    moved = cached(flavour, engine)
     assert moved is not None
-    say(f"{binary.flavour} {binary.version} is in {target}")
-    return Binary(binary.flavour, binary.version, moved, target, target.name)
+    say(f"{moved.flavour} {moved.version} is in {target}")
+    return moved
 
 
 def unpacked_command(root: Path, *programs: str) -> tuple[str, ...] | None:

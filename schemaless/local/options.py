@@ -201,11 +201,7 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    copier = shutil.which("cp")
-    if copier is None:
-        shutil.copytree(source, target)
-        return
-    command = [copier, "-a", "--sparse=always", "--reflink=auto", f"{source}/.", str(target)]
+    command = ["cp", "-a", "--sparse=always", "--reflink=auto", f"{source}/.", str(target)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         _raise_for(result.stderr, target, f"copying {source}")
@@ -254,11 +250,6 @@ def _raise_for(said: str, folder: Path, what: str) -> None:
 def is_full_disk(said: str) -> bool:
     """True if the output of a server reports a full disk."""
     return re.search(r"No space left|\b(errno:?|error( number)?) 28\b", said, re.IGNORECASE) is not None
-
-
-def is_taken_port(said: str) -> bool:
-    """True if the output of a server reports that its port is taken."""
-    return "Address already in use" in said
 
 
 def error_lines(said: str) -> str:

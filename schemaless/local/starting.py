@@ -23,7 +23,7 @@ from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.folder import server_folder
-from schemaless.local.options import error_lines, is_full_disk, is_taken_port, make_data_folder, server_command
+from schemaless.local.options import error_lines, is_full_disk, make_data_folder, server_command
 from schemaless.local.processes import (
     command_line,
     is_gone,
@@ -190,7 +190,7 @@ def _died(started: Started) -> LocalServerError:
     what = f"{description.name} ({description.binary.flavour} {description.binary.version}) ended while starting"
     if is_full_disk(text):
         return space.NoSpace(f"{what}: {space.no_space(description.folder, '', space.SERVERS_REMEDY)}")
-    if description.port is not None and is_taken_port(text):
+    if description.port is not None and "Address already in use" in text:
         return _PortTaken(f"{what}, since its port is taken:{error_lines(text)}")
     return LocalServerError(f"{what}; the end of its log {description.log}:{error_lines(text)}")
 
