@@ -93,7 +93,7 @@ def contestants(documents: Sequence[Any]) -> tuple[dict[str, Callable[[], None]]
         "decode plain": each(lambda body: msgpack.unpackb(zlib.decompress(body)), plain),
         "pack, gate included": each(ENGINE.msgpack.dumps, documents),
         "pack plain": each(msgpack.packb, documents),
-        "compress": each(lambda payload: compressor.compress(payload, DEFAULT.level), packed),
+        "compress": each(lambda payload: compressor.compress(payload, DEFAULT), packed),
         "compress plain": each(lambda payload: zlib.compress(payload, 6), packed),
         "checksum and inflate": each(lambda body: unseal(body, DEFAULT_LIMITS, ENGINE), bodies),
         "inflate": each(lambda payload: compressor.decompress(payload, limit), payloads),

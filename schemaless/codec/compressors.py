@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import zstandard
 
@@ -24,6 +24,9 @@ from schemaless.errors import (
     TrailingBytes,
     TruncatedBody,
 )
+
+if TYPE_CHECKING:
+    from schemaless.codec.registry import Codec
 
 _NATIVE_MAX_BYTES: Final = 1 << 22
 """Largest payload that the native extension inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
@@ -49,8 +52,6 @@ class Compressor(ABC):
         name: the second half of a codec's name.
         level: default compression level, or None if the compressor has no levels.
         levels: valid compression levels.
-        counts_as: compressor ids that a body written with this compressor may have: its own and, as a fallback, that of
-            uncompressed payloads.
         takes_dictionary: whether it takes a ``Dictionary``, which its output then names.
     """
 
@@ -58,7 +59,6 @@ class Compressor(ABC):
     name: ClassVar[str]
     level: ClassVar[int | None] = None
     levels: ClassVar[range] = range(0)
-    counts_as: ClassVar[tuple[int, ...]]
     takes_dictionary: ClassVar[bool] = False
 
     @abstractmethod
@@ -66,17 +66,11 @@ class Compressor(ABC):
         """Use the installed packages of the ``[fast]`` extra if ``fast``, and none otherwise."""
 
     @abstractmethod
-    def compress(
-        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
-    ) -> Payload:
-        """Compress a payload.
+    def compress(self, payload: Payload, codec: Codec) -> Payload:
+        """Compress a payload with a codec's level and dictionary.
 
-        Args:
-            payload: the bytes to compress.
-            level: one of ``levels``; None for the default level.
-            dictionary: the dictionary to compress with, if the compressor takes one.
-            table_bits: log2 of the size of zstd's match tables, used with a dictionary at the default level; see
-                ``Serializer.table_bits``.
+        With a dictionary at the default level, zstd's match tables have the size that suits the codec's serializer; see
+        ``Serializer.table_bits``.
         """
 
     @abstractmethod
@@ -120,14 +114,11 @@ class Uncompressed(Compressor):
 
     id = 0  # stored; never renumber
     name = "none"
-    counts_as: ClassVar[tuple[int, ...]] = (0,)
 
     def __init__(self, *, fast: bool) -> None:
         """Ignore ``fast``: there is nothing to speed up."""
 
-    def compress(
-        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
-    ) -> Payload:
+    def compress(self, payload: Payload, codec: Codec) -> Payload:
         """Return ``payload`` itself."""
         return payload
 
@@ -148,7 +139,6 @@ class Zlib(Compressor):
     name = "zlib"
     level: ClassVar[int] = 6
     levels: ClassVar[range] = range(1, 10)
-    counts_as: ClassVar[tuple[int, ...]] = (1, 0)
 
     def __init__(self, *, fast: bool) -> None:
         """Use the native extension if ``fast`` is set and it is installed; its versions before 0.3 cannot compress."""
@@ -156,11 +146,9 @@ class Zlib(Compressor):
         self._inflate: Callable[[Payload, int], bytes | None] | None = getattr(native, "inflate", None)
         self._compress: Callable[[Payload, int], bytes] = getattr(native, "deflate", zlib.compress)
 
-    def compress(
-        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
-    ) -> Payload:
+    def compress(self, payload: Payload, codec: Codec) -> Payload:
         """Return a zlib stream; ``level`` is 1 to 9, and 6 by default."""
-        return self._compress(payload, self.level if level is None else level)
+        return self._compress(payload, self.level if codec.level is None else codec.level)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
         """Inflate a stream.
@@ -194,20 +182,18 @@ class Zstd(Compressor):
     name = "zstd"
     level: ClassVar[int] = 3
     levels: ClassVar[range] = range(1, 23)
-    counts_as: ClassVar[tuple[int, ...]] = (2, 0)
     takes_dictionary = True
 
     def __init__(self, *, fast: bool) -> None:
         self._plain = ZstdObjects()
 
-    def compress(
-        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
-    ) -> bytes:
+    def compress(self, payload: Payload, codec: Codec) -> bytes:
         """Return a zstd frame; ``level`` is 1 to 22, and 3 by default."""
-        level = self.level if level is None else level
-        if dictionary is None:
+        level = self.level if codec.level is None else codec.level
+        if codec.dictionary is None:
             return _zstd_stream(self._plain.compressor(level), payload)
-        return _zstd_stream(dictionary.zstd.compressor(level, table_bits if level == self.level else None), payload)
+        table_bits = codec.serializer.table_bits if level == self.level else None
+        return _zstd_stream(codec.dictionary.zstd.compressor(level, table_bits), payload)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
         """Return the content of a frame.

@@ -18,7 +18,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, check_finite, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
-from schemaless.codec.registry import COMPRESSORS, DEFAULT, NONE, SERIALIZERS, Codec
+from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, NONE, SERIALIZERS, Codec
 from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import BaseMissing, BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
@@ -319,14 +319,14 @@ def counts_as(
         return True
     describe_body(body)
     serializer_id, compressor_id = body[1] >> 4, body[1] & 15
-    if compressor_id not in codec.compressor.counts_as:
+    if compressor_id not in (codec.compressor.id, NONE.id):
         return False
     if compressor_id == codec.compressor.id:
         if dictionary_of(body) != (None if codec.dictionary is None else codec.dictionary.id):
             return False
         if own:
             return True
-    if serializer_id not in codec.serializer.counts_as:
+    if serializer_id not in (codec.serializer.id, JSON.id):
         return False
     serializer, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
@@ -499,9 +499,7 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
     """Return the compressed payload, or None if the payload is to be stored uncompressed."""
     if len(payload) < codec.compress_min_bytes:
         return None
-    compressed = engine.compressors[codec.compressor.id].compress(
-        payload, codec.level, codec.dictionary, codec.serializer.table_bits
-    )
+    compressed = engine.compressors[codec.compressor.id].compress(payload, codec)
     return compressed if len(compressed) < len(payload) else None
 
 

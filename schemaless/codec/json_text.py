@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
@@ -37,7 +37,6 @@ class JSONText(Serializer):
     id = 0  # stored; never renumber
     name = "json"
     is_text = True
-    counts_as: ClassVar[tuple[int, ...]] = (0,)
 
     def __init__(self, *, fast: bool) -> None:
         self.gate: Gate | None

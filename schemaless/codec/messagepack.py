@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final
+from typing import Final
 
 import msgpack
 
@@ -37,8 +37,6 @@ class MessagePack(Serializer):
 
     id = 1  # stored; never renumber
     name = "msgpack"
-    counts_as: ClassVar[tuple[int, ...]] = (1, 0)
-    compares = True
     other_spelling = "MessagePack that is not canonical: a duplicate key, or a form that is not the shortest"
 
     def __init__(self, *, fast: bool) -> None:

@@ -95,7 +95,6 @@ class Packed(Serializer):
 
     id = 2  # stored; never renumber
     name = "packed"
-    counts_as: ClassVar[tuple[int, ...]] = (2, 0)
     yields_to_text = True
     table_bits: ClassVar[int | None] = 14
     other_spelling = "a packed payload that is not canonical: a scale, predictor or format that no writer would choose"

@@ -123,7 +123,8 @@ def _is_same(
     gate = engine.json.gate
     if compact is not None and gate is not None:
         return bool(gate.text(reread) == compact)
-    return identical(reread, document) if target.compares else same_document(reread, document, engine=engine)
+    # ``same_document`` compares MessagePack.
+    return identical(reread, document) if target is engine.msgpack else same_document(reread, document, engine=engine)
 
 
 def _decode(

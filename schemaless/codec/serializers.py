@@ -47,10 +47,7 @@ class Serializer(ABC):
         id: the high four bits of the format byte, 0 to 14. It is stored and must never change.
         name: the first half of a codec's name.
         is_text: whether payloads are JSON text, the fallback for documents that other serializers cannot represent.
-        counts_as: serializer ids that a body written with this serializer may have: its own, and the fallback's.
         yields_to_text: whether JSON text may be stored even though a payload exists; ``is_preferred`` decides.
-        compares: whether ``envelope.same_document`` compares documents by this serializer's payloads, and so cannot
-            verify this serializer's output.
         other_spelling: error message for a payload that decodes but is not canonical.
         table_bits: log2 of the size of zstd's match tables when a dictionary is used, or None for the level's default.
             Smaller tables stay in the processor's caches; they suit payloads in which large tables find few further
@@ -61,9 +58,7 @@ class Serializer(ABC):
     id: ClassVar[int]
     name: ClassVar[str]
     is_text: ClassVar[bool] = False
-    counts_as: ClassVar[tuple[int, ...]]
     yields_to_text: ClassVar[bool] = False
-    compares: ClassVar[bool] = False
     other_spelling: ClassVar[str]
     table_bits: ClassVar[int | None] = None
     native: bool = True

@@ -20,6 +20,7 @@ import zstandard
 from schemaless.codec.compressors import Zlib, Zstd
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.packed import pack_reference
+from schemaless.codec.registry import codec_named
 
 IN_A_ROW = (1, 2, 10)
 MAKERS = [int, None, None, bytes.decode, lambda value: datetime.date.fromisoformat(value.decode())]
@@ -87,7 +88,7 @@ def prepared(operation: str, number: int) -> tuple[Callable[[], Any], Callable[[
         case "zstd":
             zstd = Zstd(fast=False)
             return lambda: zstd.decompress(
-                zstd.compress(long_payload, None), 1 << 22
+                zstd.compress(long_payload, codec_named("msgpack+zstd")), 1 << 22
             ), lambda found: found == long_payload
         case "unsized_zstd":
             frame = zstandard.ZstdCompressor(write_content_size=False).compress(long_payload)

@@ -11,7 +11,6 @@ from schemaless.codec.registry import (
     JSON,
     LEGACY,
     MSGPACK,
-    NONE,
     SERIALIZERS,
     ZLIB,
     Codec,
@@ -32,14 +31,6 @@ def test_every_kind_has_its_work_on_both_engines() -> None:
     for engine in (REFERENCE, Engine(fast=True)):
         assert {number: type(one) for number, one in engine.serializers.items()} == SERIALIZERS
         assert {number: type(one) for number, one in engine.compressors.items()} == COMPRESSORS
-
-
-def test_each_codec_counts_its_own_format_and_its_fallbacks() -> None:
-    """JSON text stands in for every other serializer, uncompressed bytes for every other compressor."""
-    for kinds, stands_in in ((SERIALIZERS, JSON), (COMPRESSORS, NONE)):
-        for kind in kinds.values():
-            assert kind.counts_as == tuple(dict.fromkeys((kind.id, stands_in.id)))
-    assert [kind for kind in SERIALIZERS.values() if kind.is_text] == [JSON]
 
 
 def test_codec_names_lead_to_codecs_of_that_name() -> None:
