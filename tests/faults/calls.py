@@ -50,6 +50,7 @@ WITHOUT_A_SERVER: Final = {
     "catalog",
     "chosen_shards",
     "close",
+    "column",  # calls the others: tests/store/test_typed.py
     "codec_for",  # asks the catalog once a minute, and does without where it is silent
     "databases_by_node",
     "decode",
