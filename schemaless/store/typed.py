@@ -6,6 +6,7 @@ import importlib
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 from schemaless.base.keys import cell_key, check_column_name, check_each, row_key_bytes
@@ -35,11 +36,13 @@ class Store(Protocol):
     def get_cell(self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom) -> Cell | None:
         """Read one cell."""
 
-    def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom) -> Cell | None:
+    def get_cell_latest(
+        self, row_key: RowKey, column_name: str, *, at: datetime | None, read_from: ReadFrom
+    ) -> Cell | None:
         """Read the latest version."""
 
     def get_cells_latest(
-        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom
+        self, keys: Iterable[tuple[RowKey, str]], *, at: datetime | None, read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest versions of many rows."""
 
@@ -119,14 +122,16 @@ class Column(Generic[T]):
         """Read one version; see ``Datastore.get_cell``."""
         return self._typed(self._store.get_cell(row_key, self._name, ref_key, read_from=read_from))
 
-    def latest(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> Cell[T] | None:
+    def latest(self, row_key: RowKey, *, at: datetime | None = None, read_from: ReadFrom = "primary") -> Cell[T] | None:
         """Read the latest version; see ``Datastore.get_cell_latest``."""
-        return self._typed(self._store.get_cell_latest(row_key, self._name, read_from=read_from))
+        return self._typed(self._store.get_cell_latest(row_key, self._name, at=at, read_from=read_from))
 
-    def latest_of(self, row_keys: Iterable[RowKey], *, read_from: ReadFrom = "primary") -> dict[uuid.UUID, Cell[T]]:
+    def latest_of(
+        self, row_keys: Iterable[RowKey], *, at: datetime | None = None, read_from: ReadFrom = "primary"
+    ) -> dict[uuid.UUID, Cell[T]]:
         """Read the latest versions in many rows, by row_key; see ``Datastore.get_cells_latest``."""
         keys = [(row_key, self._name) for row_key in check_each(row_keys, "row_keys", row_key_bytes)]
-        cells = self._store.get_cells_latest(keys, read_from=read_from)
+        cells = self._store.get_cells_latest(keys, at=at, read_from=read_from)
         return {row_key: self._converted(cell) for (row_key, _), cell in cells.items()}
 
     def versions(

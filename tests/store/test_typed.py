@@ -114,6 +114,8 @@ def test_documents_are_written_as_the_model_says_and_come_back_as_declared(store
     with pytest.raises(LatestChanged):
         trips.append(row, trip, if_latest=1)
     assert trips.latest(row).body == later
+    first_at = trips.get(row, 1).created_at
+    assert trips.latest(row, at=first_at).body == trips.latest_of([row], at=first_at)[row].body == trip
     assert [cell.body for cell in trips.versions(row, descending=False, limit=2)] == [trip, later]
     others = [new_row(), new_row()]
     assert all(put.created for put in trips.put_many([(other, 5, trip) for other in others]))
