@@ -86,9 +86,9 @@ def prepared(operation: str, number: int) -> tuple[Callable[[], Any], Callable[[
             its_stream = zlib.compress(longer)
             return lambda: Zlib(fast=False).decompress(its_stream, 1 << 22), lambda found: found == longer
         case "zstd":
-            zstd = Zstd(fast=False)
+            zstd, codec = Zstd(fast=False), codec_named("msgpack+zstd")
             return lambda: zstd.decompress(
-                zstd.compress(long_payload, codec_named("msgpack+zstd")), 1 << 22
+                zstd.compress(long_payload, codec), 1 << 22
             ), lambda found: found == long_payload
         case "unsized_zstd":
             frame = zstandard.ZstdCompressor(write_content_size=False).compress(long_payload)
