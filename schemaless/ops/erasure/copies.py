@@ -22,6 +22,7 @@ from schemaless.ops.move.sql import CARRIED
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures import sql
 from schemaless.store.internals import Internals, internals_of
+from schemaless.topology.model import Cluster
 from schemaless.topology.moves import stray_tables
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.connection import Connection
@@ -57,8 +58,7 @@ def copy_tables(internals: Internals, shard: int) -> list[CopyTable]:
     found = []
     for cluster in internals.topology.clusters:
         side = internals.shards.pool_for(cluster.primary).run(lambda connection: side_of(connection, database))
-        names = [*side.moved.get("cell", ()), *side.incoming.get("cell", ())]
-        found += [CopyTable(cluster.name, cluster.primary, name) for name in names]
+        found += [CopyTable(cluster.name, cluster.primary, name) for name in side.copies]
     return found
 
 
@@ -94,12 +94,19 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> tuple[d
     """
     database = internals.shards.database(shard)
     home = internals.topology.cluster_of(shard).name
-    found: dict[str, int] = {}
-    unread = []
+    found, unread = _on_all_servers(
+        internals, lambda cluster, node: _live_on(internals, node, database, ids, own=cluster.name == home)
+    )
+    return {table: live for counts in found for table, live in counts.items()}, unread
+
+
+def _on_all_servers(internals: Internals, read: Callable[[Cluster, Node], T]) -> tuple[list[T], list[str]]:
+    """Return what can be read on the servers, and the replicas that cannot be read, with reasons."""
+    found, unread = [], []
     for cluster in internals.topology.clusters:
         for node in cluster.nodes:
             try:
-                found.update(_live_on(internals, node, database, ids, own=cluster.name == home))
+                found.append(read(cluster, node))
             except ServerError as error:
                 if node.role == "primary":
                     raise
@@ -110,25 +117,16 @@ def live_copies(internals: Internals, shard: int, ids: Sequence[int]) -> tuple[d
 def live_bodies(internals: Internals, shard: int, ids: Sequence[int]) -> int:
     """Return how many bodies of these cells are still in the tables that ``erase_copies`` would erase."""
     database = internals.shards.database(shard)
-
-    def count(table: CopyTable) -> int:
-        statement = sql.count_live(database, ids, table.name)
-        return int(internals.shards.pool_for(table.node).run(lambda connection: connection.rows(statement))[0][0])
-
-    return _while_tables_change(lambda: sum(map(count, copy_tables(internals, shard))))
+    nodes = [cluster.primary for cluster in internals.topology.clusters]
+    return sum(sum(_live_on(internals, node, database, ids, own=True).values()) for node in nodes)
 
 
 def _live_on(internals: Internals, node: Node, database: str, ids: Sequence[int], *, own: bool) -> dict[str, int]:
     def count(connection: Connection) -> dict[str, int]:
         side = side_of(connection, database)
-        names = [*side.moved.get("cell", ()), *side.incoming.get("cell", ())]
-        if side.has_cell and not own:
-            names.append("cell")
-        counts = {
-            f"{database}.{name} on {node}": int(connection.rows(sql.count_live(database, ids, name))[0][0])
-            for name in names
-        }
-        return {table: live for table, live in counts.items() if live}
+        names = [*side.copies, *(["cell"] if side.has_cell and not own else [])]
+        counts = {name: int(connection.rows(sql.count_live(database, ids, name))[0][0]) for name in names}
+        return {f"{database}.{name} on {node}": live for name, live in counts.items() if live}
 
     return _while_tables_change(lambda: internals.shards.pool_for(node).run(count))
 
@@ -164,17 +162,12 @@ def strays(store: Datastore, shards: Collection[int]) -> list[str]:
         ServerError: a primary cannot be reached.
     """
     internals = internals_of(store)
-    found = []
-    for cluster in internals.topology.clusters:
-        for node in cluster.nodes:
-            try:
-                tables = stray_tables(internals.catalog, store.name, internals.shards.pool_for, cluster, node)
-            except ServerError:
-                if node.role == "primary":
-                    raise
-                continue
-            found += [f"{table.database}.{table.name} on {node}" for table in tables if table.shard in shards]
-    return found
+
+    def read(cluster: Cluster, node: Node) -> list[str]:
+        tables = stray_tables(internals.catalog, store.name, internals.shards.pool_for, cluster, node)
+        return [f"{table.database}.{table.name} on {node}" for table in tables if table.shard in shards]
+
+    return [table for tables in _on_all_servers(internals, read)[0] for table in tables]
 
 
 def tables_of_moves(store: Datastore, shards: Collection[int]) -> list[str]:

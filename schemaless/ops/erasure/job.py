@@ -11,7 +11,6 @@ erasures that the old one had committed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,7 +94,12 @@ def work(store: Datastore, run: ShardRun) -> None:
             batches = eraser.erase_targets(ledger.targets(entry.number, state.shard), before)
         else:
             batches = _erase_expired(internals, run, entry, eraser, before)
-        _erase_batches(run, eraser, batches)
+        eraser.max_cells = cells_at_once(run)
+        for batch in run.paced(batches):
+            state.cells += batch.cells
+            state.bytes_before += batch.body_bytes
+            run.spend(batch.body_bytes)
+            eraser.max_cells = cells_at_once(run)
         _erase_copies(internals, run, eraser)
         names = clusters_of(store, [state.shard], copy_tables(internals, state.shard))
         patience_s = spec.replica_patience_s
@@ -133,22 +137,6 @@ def _erase_expired(
         yield from eraser.erase_ids(block.ids)
         state.checkpoint = max(state.checkpoint, block.up_to)
         yield Batch()
-
-
-def _erase_batches(run: ShardRun, eraser: ShardEraser, batches: Iterator[Batch]) -> None:
-    while True:
-        run.gate()
-        eraser.max_cells = cells_at_once(run)
-        began_s = time.monotonic()
-        batch = next(batches, None)
-        if batch is None:
-            return
-        run.state.cells += batch.cells
-        run.state.bytes_before += batch.body_bytes
-        run.spend(batch.body_bytes)
-        run.rest(time.monotonic() - began_s)
-        if run.due():
-            run.checkpoint()
 
 
 def _erase_copies(internals: Internals, run: ShardRun, eraser: ShardEraser) -> None:

@@ -150,13 +150,13 @@ class ShardRun:
         rest: Callable[[float], None] | None = None,
         save: Callable[[], None] | None = None,
     ) -> Iterator[T]:
-        """Yield blocks of work at the job's pace: wait before each is read, then checkpoint if due, and rest.
+        """Yield blocks of work at the job's pace: wait before each is begun, then checkpoint if due, and rest.
 
-        ``blocks`` reads the next block and changes nothing; the loop's body writes it, in a way that is safe to repeat,
-        and then updates ``state``. A runner that dies anywhere repeats at most the blocks since the last checkpoint.
+        ``blocks`` and the loop's body process a block in a way that is safe to repeat; the body then updates ``state``.
+        A runner that dies anywhere repeats at most the blocks since the last checkpoint.
 
         Args:
-            blocks: reads a block each time it is advanced.
+            blocks: begins a block each time it is advanced.
             gate: replaces ``gate``.
             rest: replaces ``rest``; takes the time since the block was begun, in seconds.
             save: replaces ``checkpoint``.

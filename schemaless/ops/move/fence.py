@@ -79,6 +79,11 @@ class Side:
     saved_locations: Sequence[str] = ()
 
     @property
+    def copies(self) -> list[str]:
+        """Names of the cell tables of moves."""
+        return [*self.moved.get("cell", ()), *self.incoming.get("cell", ())]
+
+    @property
     def has_cell(self) -> bool:
         """Whether this server has the table ``cell``, and with it the shard."""
         return "cell" in self.plain
