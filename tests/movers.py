@@ -12,7 +12,7 @@ from schemaless.ops.move import run as moves
 from schemaless.ops.move.record import MoveRecord
 from schemaless.ops.move.spec import MoveSpec
 from schemaless.schema.creation import create_shard
-from schemaless.schema.databases import Identity
+from schemaless.schema.versions import Identity
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards

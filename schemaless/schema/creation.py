@@ -13,7 +13,6 @@ from sqlalchemy.schema import CreateTable
 from schemaless.errors import SchemaMismatch
 from schemaless.schema import revisions
 from schemaless.schema.databases import (
-    Identity,
     check_identity,
     create_database,
     has_identity,
@@ -32,7 +31,7 @@ from schemaless.schema.sql import (
     use,
 )
 from schemaless.schema.tables import catalog_metadata, heartbeat_metadata, shard_metadata
-from schemaless.schema.versions import Branch, head
+from schemaless.schema.versions import Branch, Identity, head
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 

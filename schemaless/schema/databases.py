@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from schemaless.base.keys import heartbeat_database
@@ -18,7 +17,7 @@ from schemaless.schema.sql import (
     show_definition,
     show_tables,
 )
-from schemaless.schema.versions import FORMAT
+from schemaless.schema.versions import Identity
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
@@ -27,20 +26,6 @@ SHARD_TABLES: Final = frozenset({"cell", "erased_cell", "follower", "parked", "s
 """Tables that every shard has; ``schema.tables`` defines them."""
 
 _AUTO_INCREMENT: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Identity of a shard, as stored in its database."""
-
-    datastore: str
-    shard: int
-    shard_count: int
-    placement: str
-    format: int = FORMAT
-
-    def __str__(self) -> str:
-        return f"shard {self.shard} of {self.shard_count} of {self.datastore!r}, placed by {self.placement}"
 
 
 def create_database(pool: NodePool, database: str) -> None:

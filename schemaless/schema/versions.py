@@ -6,6 +6,7 @@ Alembic is not imported here: importing it takes 0.2 s, and it is only needed to
 from __future__ import annotations
 
 import importlib.resources
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources.abc import Traversable
 from typing import Final, Literal
@@ -35,3 +36,17 @@ def head(branch: Branch) -> str:
 # stored; never renumber
 FORMAT: Final = 1
 """Format number of tables and stored bytes. A datastore with a higher number is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of a shard, as stored in its database."""
+
+    datastore: str
+    shard: int
+    shard_count: int
+    placement: str
+    format: int = FORMAT
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of {self.shard_count} of {self.datastore!r}, placed by {self.placement}"

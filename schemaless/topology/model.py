@@ -9,6 +9,7 @@ from itertools import groupby
 
 from schemaless.base.keys import check_datastore_name
 from schemaless.errors import InvalidInput, TopologyError
+from schemaless.schema.versions import Identity
 from schemaless.topology.placement import MAX_SHARD_COUNT, PLACEMENT
 from schemaless.wire.node import Node
 
@@ -107,6 +108,10 @@ class Topology:
                 return cluster
         names = ", ".join(cluster.name for cluster in self.clusters)
         raise InvalidInput(f"datastore {self.name!r} has no cluster {name!r}; its clusters are {names}")
+
+    def identity(self, shard: int) -> Identity:
+        """Return the identity that a shard's database must have."""
+        return Identity(self.name, shard, self.shard_count, self.placement)
 
     def with_cluster(self, changed: Cluster) -> Topology:
         """Return the topology with a cluster replaced by the given one of the same name."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import CatalogCopied, ServerError, ServerUnavailable
-from schemaless.schema.databases import Identity, identity_on
+from schemaless.schema.databases import identity_on
 from schemaless.topology.catalog import CatalogEntry, reread
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql.catalog import select_token
@@ -118,7 +118,7 @@ class Routing:
     def verify(self, connection: Connection, shard: int) -> None:
         """Verify a shard's identity on a connection; see ``wire.attempts.Route``."""
         topology = self.topology
-        identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+        identity = topology.identity(shard)
         identity_on(connection, shard_database(topology.name, shard), identity)
 
     def claims(self) -> dict[Node, Claim]:

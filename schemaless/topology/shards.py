@@ -19,7 +19,7 @@ from schemaless.errors import (
     ShardIdentityMismatch,
     ShardMoving,
 )
-from schemaless.schema.databases import Identity, verify_identity
+from schemaless.schema.databases import verify_identity
 from schemaless.topology.model import Topology
 from schemaless.topology.router import Router
 from schemaless.topology.routing import CatalogReader, Routing, Spot
@@ -316,9 +316,8 @@ class Shards:
 
     def _verify(self, spot: Spot) -> None:
         topology = spot.routing.topology
-        identity = Identity(topology.name, spot.shard, topology.shard_count, topology.placement)
-        pool = self.pool_for(spot.node)
-        found, recorded = verify_identity(pool, self.database(spot.shard), identity), spot.routing.clusters[spot.shard]
+        pool, recorded = self.pool_for(spot.node), spot.routing.clusters[spot.shard]
+        found = verify_identity(pool, self.database(spot.shard), topology.identity(spot.shard))
         if found not in (None, recorded.engine):
             log.warning(
                 "the cells of shard %d on %s use the storage engine %s, but the catalog records %s for %s; move the "

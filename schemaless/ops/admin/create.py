@@ -8,7 +8,7 @@ from dataclasses import replace
 from schemaless.base.keys import shard_database
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
-from schemaless.schema.databases import Identity, create_database, databases_like, tables_of
+from schemaless.schema.databases import create_database, databases_like, tables_of
 from schemaless.schema.engines import check_server, engine_named
 from schemaless.topology.catalog import (
     CatalogEntry,
@@ -154,10 +154,9 @@ def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) ->
 
 def _create_shards(topology: Topology, pools: Mapping[Node, NodePool]) -> Iterator[int]:
     def create_one(shard: int) -> int:
-        identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
-        pool = pools[topology.cluster_of(shard).primary]
-        engine = engine_named(topology.cluster_of(shard).engine)
-        create_shard(pool, shard_database(topology.name, shard), identity, engine)
+        cluster = topology.cluster_of(shard)
+        database, engine = shard_database(topology.name, shard), engine_named(cluster.engine)
+        create_shard(pools[cluster.primary], database, topology.identity(shard), engine)
         return shard
 
     shards = ((topology.cluster_of(shard).primary, shard) for shard in range(topology.shard_count))

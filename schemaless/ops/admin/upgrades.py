@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.base.keys import check_datastore_name, shard_database
-from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
+from schemaless.errors import InvalidInput, SchemalessError, ServerError
 from schemaless.schema.creation import upgrade
-from schemaless.schema.databases import Identity, version_of
-from schemaless.schema.versions import Branch, head
+from schemaless.schema.databases import version_of
+from schemaless.schema.versions import Branch, Identity, head
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.topology.catalog import find_catalog, identities, read_catalog, record_identities
-from schemaless.wire.errors import ConnectionLost, DatabaseMissing
+from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 from schemaless.wire.urls import ServerURL
-
-R = TypeVar("R")
 
 _STATEMENT_S: Final = 24 * 3600.0
 """Read timeout for ALTER TABLE, in seconds; the URL's read_timeout can lower it."""
@@ -94,7 +92,8 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
     def ask(database: _Database) -> DatabaseState:
         revision, message = None, None
         try:
-            revision = unreachable.ask(database.node, lambda: version_of(database.pool, database.name))
+            # Once a server has not answered, its circuit breaker spares the other shards the timeout.
+            revision = version_of(database.pool, database.name)
         except DatabaseMissing:
             message = "the database does not exist"
         except ServerError as error:
@@ -102,7 +101,6 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
         current = revision == head(database.branch)
         return DatabaseState(database.name, str(database.node), database.branch, revision, current, message)
 
-    unreachable = _Unreachable()
     with _databases(url, PoolOptions(pool_size=AT_ONCE)) as (databases, _):
         listener(Total(len(databases)))
         states = {}
@@ -135,14 +133,11 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
 
     def change(database: _Database) -> tuple[_Database, bool, str | None]:
         try:
-            changed = unreachable.ask(
-                database.node, lambda: upgrade(database.pool, database.name, database.branch, database.identity)
-            )
+            changed = upgrade(database.pool, database.name, database.branch, database.identity)
         except SchemalessError as error:
             return database, False, str(error)
         return database, changed, None
 
-    unreachable = _Unreachable()
     outcome = UpgradeOutcome()
     options = PoolOptions(pool_size=at_once, read_timeout_s=_STATEMENT_S)
     with _databases(url, options, upgrade_catalog=outcome) as (databases, dictionary_replicas):
@@ -165,31 +160,6 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
     return outcome
 
 
-class _Unreachable:
-    """Remembers unreachable servers, so that other shards on them fail immediately instead of waiting for a timeout."""
-
-    def __init__(self) -> None:
-        self._errors: dict[Node, ServerUnavailable] = {}
-
-    def ask(self, node: Node, call: Callable[[], R]) -> R:
-        """Return the result of ``call``.
-
-        Raises:
-            ServerUnavailable: the server cannot be reached, or could not be reached before.
-        """
-        earlier = self._errors.get(node)
-        if earlier is not None:
-            raise type(earlier)(earlier.message, node=earlier.node, code=earlier.code)
-        try:
-            return call()
-        except ConnectionLost:
-            # The server may accept new connections.
-            raise
-        except ServerUnavailable as error:
-            self._errors[node] = error
-            raise
-
-
 @contextmanager
 def _databases(
     url: ServerURL, options: PoolOptions, upgrade_catalog: UpgradeOutcome | None = None
@@ -209,8 +179,7 @@ def _databases(
         for cluster in topology.clusters:
             pool = pools.pool_for(cluster.primary)
             for shard in topology.shards_of(cluster.name):
-                identity = Identity(name, shard, topology.shard_count, topology.placement)
-                shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
+                shards[shard] = _Database(pool, shard_database(name, shard), "shard", topology.identity(shard))
         yield (
             [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))],
             DictionaryReplicas.of(topology, catalog, pools.pool_for),

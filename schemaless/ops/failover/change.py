@@ -15,7 +15,7 @@ from schemaless.errors import CatalogCopied, InvalidInput, ServerTimeout, Server
 from schemaless.ops.failover.group_replication import group_view, has_replaced
 from schemaless.ops.failover.promotion import errant
 from schemaless.ops.failover.semi_sync import require_commits
-from schemaless.schema.databases import Identity, verify_identity
+from schemaless.schema.databases import verify_identity
 from schemaless.schema.engines import check_server
 from schemaless.topology.catalog import (
     CatalogEntry,
@@ -107,7 +107,7 @@ class Change:
         try:
             self.entry.require_home(here.node)
         except CatalogCopied:
-            if promoted is None or not self._is_server(here, promoted):
+            if promoted is None or not self.is_server(here, promoted):
                 raise
             self._hint = (
                 f". If the catalog on {here.node}, which does not name this server, was restored from a backup, change "
@@ -148,8 +148,7 @@ class Change:
         check_server(pool, cluster.engine)
 
         def check(shard: int) -> None:
-            identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
-            verify_identity(pool, shard_database(topology.name, shard), identity)
+            verify_identity(pool, shard_database(topology.name, shard), topology.identity(shard))
 
         for _ in on_servers([(node, shard) for shard in topology.shards_of(cluster.name)], check):
             pass
@@ -250,18 +249,18 @@ class Change:
             TopologyError: the server of the datastore's URL is not a primary that accepts writes.
         """
         here = self.pool(self.url.node)
-        if to is not None and self._is_server(here, to):
+        if to is not None and self.is_server(here, to):
             return here
         others = [cluster.primary for cluster in self.topology.clusters if cluster != moves]
         # The same address first: comparing with the others may wait for a server that is down.
         others.sort(key=lambda primary: primary != here.node)
-        if any(self._is_server(here, primary) for primary in others):
+        if any(self.is_server(here, primary) for primary in others):
             if not is_read_only(here):
                 return here
         elif moves is not None and to is not None and old is not None and old != "unreachable":
             new = self.pool(to)
             if (
-                self._is_server(here, moves.primary)
+                self.is_server(here, moves.primary)
                 and read_catalog(new, self.topology.name, copied=True).topology == self.topology
             ):
                 return new
@@ -278,7 +277,8 @@ class Change:
             return None
         return replace(self.url, node=node).for_database(self.topology.name)
 
-    def _is_server(self, here: NodePool, node: Node) -> bool:
+    def is_server(self, here: NodePool, node: Node) -> bool:
+        """Return whether two addresses belong to the same server; False if the second one does not answer."""
         if here.node == node.having("primary"):
             return True
         try:

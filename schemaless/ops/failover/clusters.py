@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemaless.base.keys import heartbeat_database
-from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
+from schemaless.errors import InvalidInput, TopologyError
 from schemaless.ops.failover.change import Change, NodeChange, opened, require_same_system, require_writable
 from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S
 from schemaless.ops.failover.promotion import last_claim
@@ -17,9 +17,7 @@ from schemaless.store.cells.dictionary_replicas import DictionaryReplica, Dictio
 from schemaless.topology.catalog import write_clusters
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
-from schemaless.topology.replication import is_same_server
 from schemaless.wire.accounts import granting
-from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.secret import Secret
 
@@ -124,7 +122,7 @@ def _check_primary(change: Change, home: NodePool, pool: NodePool, cluster: str)
     require_same_system(pool, home)
     for known in change.topology.clusters:
         for other in known.nodes:
-            if _is_same(change, pool, other):
+            if change.is_server(pool, other):
                 raise TopologyError(
                     f"{node} is already in {known.name} under another address, with the role {other.role}; "
                     f"nothing was written"
@@ -150,14 +148,6 @@ def _foreign(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | N
         if number not in known or known[number].digest != row.digest:
             return f"dictionary {number}, which is not in the catalog"
     return f"a claim on {cluster}" if last_claim(pool, name, cluster) else None
-
-
-def _is_same(change: Change, pool: NodePool, other: Node) -> bool:
-    """Whether two addresses belong to the same server; False if the other one does not answer."""
-    try:
-        return is_same_server(pool, change.pool(other.having("primary")))
-    except (ServerUnavailable, ServerTimeout):
-        return False
 
 
 def _create_database(pool: NodePool, datastore: str) -> None:

@@ -17,7 +17,7 @@ from schemaless.cell import StoredCell
 from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, TopologyError
 from schemaless.ops.failover.change import server_of
-from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
+from schemaless.schema.databases import databases_like, tables_of, verify_identity
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import PLACE
 from schemaless.store.cells.sql import Row, select_block_end, select_cells, select_id_span, select_keys_digest
@@ -103,8 +103,7 @@ def _shards_on(pool: NodePool, internals: Internals) -> list[int]:
     for shard in range(topology.shard_count):
         database = internals.shards.database(shard)
         if database in databases and "cell" in tables_of(pool, database):
-            identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
-            verify_identity(pool, database, identity)
+            verify_identity(pool, database, topology.identity(shard))
             shards.append(shard)
     if not shards:
         raise TopologyError(

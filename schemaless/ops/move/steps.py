@@ -37,13 +37,13 @@ from schemaless.ops.move.record import MoveRecord, Records
 from schemaless.ops.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
 from schemaless.ops.move.sql import CellRow
 from schemaless.schema.creation import create_incoming
-from schemaless.schema.databases import Identity, check_identity, next_id
+from schemaless.schema.databases import check_identity, next_id
 from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.schema.sql import select_identity
 from schemaless.store.datastore import Datastore
 from schemaless.store.feed.reader import Changes, RowPage
 from schemaless.store.internals import Internals, internals_of
-from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.model import Cluster
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
 
@@ -241,7 +241,7 @@ class _ShardMove:
             try:
                 # A runner may have died between creating the tables and inserting the identity.
                 if rows or at_target.has_cell:
-                    check_identity(rows, fence.database, fence.target.node, _identity(self._topology, self._shard))
+                    check_identity(rows, fence.database, fence.target.node, self._topology.identity(self._shard))
             except ShardIdentityMismatch as error:
                 raise MoveRefused(f"shard {self._shard}: {error}") from error
 
@@ -251,7 +251,7 @@ class _ShardMove:
 
     def _create(self) -> None:
         names = {table: moving.incoming(table, self._token) for table in sql.FENCED}
-        identity = _identity(self._topology, self._shard)
+        identity = self._topology.identity(self._shard)
         create_incoming(self._fence.target, self._fence.database, names, identity, self._engine)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
@@ -488,10 +488,6 @@ def _copy_dictionaries(internals: Internals, cluster: str) -> None:
     replicas.copy_all(next(replica for replica in replicas.copies if replica.cluster == cluster))
 
 
-def _identity(topology: Topology, shard: int) -> Identity:
-    return Identity(topology.name, shard, topology.shard_count, topology.placement)
-
-
 class _State(Enum):
     """Where a move is, by the tables on its two servers."""
 
@@ -529,5 +525,4 @@ def _caught_up(cluster: Cluster, lags: Sequence[float | None]) -> bool:
 
 
 def _named(side: Side) -> str:
-    names = [*sorted(side.plain & {"cell"}), *side.moved.get("cell", ()), *side.incoming.get("cell", ())]
-    return " and ".join(names) or "no cell table"
+    return " and ".join([*sorted(side.plain & {"cell"}), *side.copies]) or "no cell table"
