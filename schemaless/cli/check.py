@@ -8,7 +8,7 @@ import click
 
 from schemaless.base.events import only, together
 from schemaless.cli.faults import FaultOutput, verify_workers
-from schemaless.cli.jobs import workers_options
+from schemaless.cli.job_options import workers_options
 from schemaless.cli.options import shards_option, store_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.ops.migrate.verify import Fault

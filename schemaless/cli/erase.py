@@ -16,7 +16,7 @@ from schemaless.cli.erase_shown import (
     status_json,
     undone_json,
 )
-from schemaless.cli.jobs import JobProgress, throttle_options, workers_options
+from schemaless.cli.job_options import throttle_options, workers_options
 from schemaless.cli.options import execute_option, note_dry, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
@@ -34,6 +34,7 @@ from schemaless.store.erasures.sql import STEPS
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
 from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,

@@ -9,7 +9,7 @@ from typing import IO, Any
 import click
 
 from schemaless.cli.erase_shown import plan_and_show, print_status
-from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, row_key_of, store_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
@@ -21,6 +21,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
 from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import json_option, note
 
 

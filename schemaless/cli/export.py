@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.numbers import shards_text
-from schemaless.cli.jobs import stop_option, workers_option
+from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput

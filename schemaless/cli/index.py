@@ -11,7 +11,7 @@ import click
 
 from schemaless.base.events import ignore_events
 from schemaless.base.numbers import shards_text as list_of_shards
-from schemaless.cli.jobs import stop_option, workers_option
+from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError

@@ -11,7 +11,7 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.base.runner_names import process_of, who
-from schemaless.cli.jobs import progress_text, thresholds_text, throttle_changes
+from schemaless.cli.job_options import throttle_changes
 from schemaless.cli.options import store_option, with_options
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict
@@ -20,6 +20,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import JobStatus, status_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
+from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     as_json,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import chosen_job, job_option
+from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.options import note_estimated_sizes, store_option
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report

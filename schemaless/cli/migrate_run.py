@@ -9,7 +9,7 @@ import click
 
 from schemaless.base.events import only, together
 from schemaless.cli.faults import failure_json
-from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options
 from schemaless.cli.options import shards_of, url_option
 from schemaless.errors import InvalidInput
@@ -25,6 +25,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.files import unwritable_folder
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,

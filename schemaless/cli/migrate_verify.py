@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from schemaless.cli.faults import FaultOutput, verify_workers
-from schemaless.cli.jobs import JobProgress, chosen_job, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import chosen_job, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, shards_of, shards_option, store_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.errors import InvalidInput
@@ -26,6 +26,7 @@ from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec,
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
 from schemaless.store.datastore import Datastore
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,

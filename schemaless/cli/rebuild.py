@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval
-from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import as_spec, note_dry, note_estimated_sizes, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
@@ -22,6 +22,7 @@ from schemaless.ops.migrate.rebuild import (
 )
 from schemaless.ops.migrate.rebuild import run as run_rebuild
 from schemaless.store.opening import connect
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from schemaless.cell import TOMBSTONE_BYTES
-from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, row_key_of, shards_option, store_option
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
@@ -21,6 +21,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import Hold
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     bytes_text,

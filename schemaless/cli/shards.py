@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from schemaless.cli.jobs import JobProgress, chosen_job, job_option
+from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.options import note_dry, shards_option, store_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
@@ -13,6 +13,7 @@ from schemaless.ops.move.compare import Compared, Leftovers, compare
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.run import drop, left_behind
 from schemaless.store.datastore import Datastore
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,

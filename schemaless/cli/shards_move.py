@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
@@ -24,6 +24,7 @@ from schemaless.ops.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
 from schemaless.planning.capacity.skew import Skew, shards_to_balance
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,

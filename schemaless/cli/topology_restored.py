@@ -6,7 +6,6 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.cli.erase_shown import show_undone, undone_json
-from schemaless.cli.jobs import JobProgress
 from schemaless.cli.options import url_option
 from schemaless.cli.topology_failover import cluster_data
 from schemaless.ops.erasure.ledger_file import Recorded, load_ledger
@@ -17,6 +16,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import json_option, note, out, print_result, progress
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.events import Advanced
-from schemaless.cli.jobs import stop_option, workers_option
+from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.options import (
     execute_option,
     note_dry,

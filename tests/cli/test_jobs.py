@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 
 import schemaless
-from schemaless.cli.jobs import JobProgress
 from schemaless.ops.jobs.job import Kind, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
@@ -23,6 +22,7 @@ from schemaless.ops.migrate.restore import RESTORE, RestoreSpec
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
+from schemaless.ui.terminal.job_progress import JobProgress
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, everything, load
 

@@ -13,10 +13,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from schemaless.base.events import Advanced, Total
-from schemaless.cli import jobs
 from schemaless.ops.jobs.job import ClusterState, Job, ShardState
 from schemaless.ops.jobs.status import Eta, JobStatus
-from schemaless.ui.terminal import output
+from schemaless.ui.terminal import job_progress, output
 from schemaless.ui.terminal.output import progress, speed_text
 from schemaless.ui.terminal.progress import ProgressLine, amount_text, rate_text
 from tests.cases import each
@@ -47,7 +46,7 @@ def terminal(monkeypatch):
     """Standard error as a terminal of 80 columns; gives what is on it."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None, highlight=False)
-    for module in (output, jobs):
+    for module in (output, job_progress):
         monkeypatch.setattr(module, "err", lambda **how: console)
     return screen
 
@@ -161,7 +160,7 @@ def test_picture_of_a_job_is_one_line(waits, width):
     clusters: list[ClusterState] = []
     status = JobStatus(job, shards, clusters, 2e8, 1e8, 2, 3.9, Eta(20.0, 50.0, 190.0))
     screen = io.StringIO()
-    Console(file=screen, width=width, force_terminal=True, color_system=None).print(jobs._picture(status))
+    Console(file=screen, width=width, force_terminal=True, color_system=None).print(job_progress.picture(status))
 
     (line,) = screen.getvalue().splitlines()
     assert line.startswith("job 3 ")

@@ -1,26 +1,19 @@
-"""Options and progress of commands that run jobs."""
+"""Progress of a job on standard error."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import wraps
 from typing import Any, Final, Self
 
-import click
 from rich.live import Live
 
 from schemaless.base.events import Event
-from schemaless.cli.options import with_options
-from schemaless.cli.quantities import CatalogId, FiniteRange
-from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.ops.jobs.job import Job, Kind, RunProgress, RunStarted, job_name, start_command
+from schemaless.errors import SchemalessError
+from schemaless.ops.jobs.job import Job, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import Eta, JobStatus, status_of
-from schemaless.ops.jobs.throttle import MOST, Thresholds
-from schemaless.ops.jobs.workers import MOST_WORKERS
-from schemaless.store.followers.supervisor import STOP_S
 from schemaless.ui.terminal.output import bytes_text, counted, err, note, speed_text
 from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration
 
@@ -28,127 +21,6 @@ _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
 """Longest interval between progress lines, in seconds; reached once a run has lasted 100 minutes."""
 _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back", "retain": "erased"}
-
-
-def job_option(help_text: str) -> Callable[[Any], Any]:
-    """Return the option that names a job."""
-    return click.option("--job", "job_id", type=CatalogId(), metavar="N", help=help_text)
-
-
-workers_option: Final = click.option(
-    "--workers",
-    type=click.IntRange(1, MOST_WORKERS),
-    default=1,
-    show_default=True,
-    help="Number of worker processes on this machine.",
-)
-
-stop_option: Final = click.option(
-    "--stop-timeout",
-    "stop_s",
-    type=FiniteRange(min=0, max=86_400),
-    default=STOP_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="When stopped, kill the calls that are still running after this time.",
-)
-
-
-def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose the workers."""
-    return with_options(
-        command,
-        workers_option,
-        click.option(
-            "--dask",
-            metavar="ADDRESS",
-            help="Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers.",
-        ),
-    )
-
-
-class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number in a range, or ``off``."""
-
-    name = "number"
-
-    def __init__(self, numbers: click.ParamType) -> None:  # type: ignore[type-arg, unused-ignore]
-        self._numbers = numbers
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "off" else self._numbers.convert(value, param, ctx)
-
-
-_NUMBER: Final = _Limit(FiniteRange(0, MOST, min_open=True))
-_WHOLE: Final = _Limit(click.IntRange(1, MOST))
-_LIMITS: Final = (
-    ("--max-lag", "max_lag_s", _NUMBER, "Wait while a replica lags by more than N seconds."),
-    (
-        "--max-threads-running",
-        "max_threads_running",
-        _WHOLE,
-        "Wait while a primary runs more than N threads (Threads_running).",
-    ),
-    (
-        "--max-history-length",
-        "max_history_length",
-        _WHOLE,
-        "Wait while a primary's history list (undo to purge) is longer than N.",
-    ),
-    ("--max-mb-per-s", "max_mb_per_s", _NUMBER, "Process at most N MB of old bodies a second, across the whole job."),
-    (
-        "--yield-above",
-        "yield_above_per_s",
-        _NUMBER,
-        "Take small steps, with pauses, while applications make more than N calls a second to a server.",
-    ),
-)
-
-
-def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the throttling options, passed as ``thresholds``."""
-
-    def with_thresholds(*arguments: Any, changes: dict[str, Any], **options: Any) -> Any:
-        return command(*arguments, thresholds=Thresholds(**changes), **options)
-
-    return throttle_changes(wraps(command)(with_thresholds), usual=Thresholds())
-
-
-def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
-    """Add the throttling options, passed as ``changes``: a dict of the options given, with defaults from ``usual``."""
-
-    @wraps(command)
-    def with_changes(*arguments: Any, **options: Any) -> Any:
-        given = {name: options.pop(name) for name in (*(name for _, name, _, _ in _LIMITS), "flag_file")}
-        changes = {name: None if value == "off" else value for name, value in given.items() if value is not None}
-        return command(*arguments, changes=changes, **options)
-
-    options = [
-        click.option(
-            flag,
-            name,
-            type=limit,
-            default=None if usual is None else ("off" if getattr(usual, name) is None else getattr(usual, name)),
-            metavar="N|off",
-            help=help_text,
-        )
-        for flag, name, limit, help_text in _LIMITS
-    ]
-    file_help = "Wait while this file exists; an absolute path, or off."
-    options.append(click.option("--flag-file", metavar="FILE", help=file_help))
-    return with_options(with_changes, *options)
-
-
-def chosen_job(job_store: JobStore, job_id: int | None, kind: Kind = "migrate") -> Job:
-    """Return the given job, else the default one of ``kind``; see ``JobStore.latest``.
-
-    Raises:
-        InvalidInput: there is no such job.
-    """
-    job = job_store.job(job_id) if job_id is not None else job_store.latest(kind)
-    if job is None:
-        raise InvalidInput(f"there is no {job_name(kind)} yet; '{start_command(kind)}' begins one")
-    return job
 
 
 class JobProgress:
@@ -171,7 +43,7 @@ class JobProgress:
         if self._live is not None:
             if error is None:
                 with suppress(SchemalessError):  # keep the last display
-                    self._live.update(_picture(status_of(self._job_store, self._job_id)))
+                    self._live.update(picture(status_of(self._job_store, self._job_id)))
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
@@ -203,7 +75,7 @@ class JobProgress:
         self._looked_s = now_s
         status = status_of(self._job_store, self._job_id)
         if self._live is not None:
-            self._live.update(_picture(status), refresh=True)
+            self._live.update(picture(status), refresh=True)
             return
         # Not at each change of the reason, since its text contains the lag.
         waiting = {cluster for cluster, _ in status.waits}
@@ -231,7 +103,7 @@ def progress_text(status: JobStatus) -> str:
     return ", ".join(parts)
 
 
-def _picture(status: JobStatus) -> ProgressLine:
+def picture(status: JobStatus) -> ProgressLine:
     """Return the live progress line. A reason for waiting comes before the rate, which a narrow terminal may omit."""
     facts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     for cluster, reason in status.waits[:1]:
