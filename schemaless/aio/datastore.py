@@ -200,6 +200,8 @@ class AsyncDatastore(_Async[Datastore]):
         """
         return SteppedIterator(self._runtime, each_batch(self._internals, column, fields, since, shards), "arrow")
 
+    iter_cells = _iterator(Datastore.iter_cells)
+    count = _coroutine(Datastore.count)
     scan_shard = _iterator(Datastore.scan_shard)
 
 

@@ -10,8 +10,8 @@ import click
 from schemaless.base.events import Advanced
 from schemaless.cli.options import store_option
 from schemaless.errors import AccessDenied
-from schemaless.planning.sampling.sql import estimate_cells
 from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
+from schemaless.store.cells.counting import estimate_on, exact_count
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
@@ -25,8 +25,6 @@ from schemaless.ui.terminal.output import (
     print_table,
     progress,
 )
-
-_BLOCK_ROWS = 10_000
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -100,11 +98,10 @@ def _cluster_facts(store: Datastore, cluster: Cluster, count: bool) -> dict[str,
         with progress(f"counting {cluster.name}", len(shards), "shards") as listener:
             cells = 0
             for shard in shards:
-                cells += sum(rows for _, _, rows in internals.id_blocks(shard, _BLOCK_ROWS))
+                cells += exact_count(internals.shards, shard)
                 listener(Advanced())
     else:
-        sql = estimate_cells(databases)
-        cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])
+        cells = estimate_on(internals.shards, cluster.primary, databases)
     size: TableSize | None
     others: dict[str, dict[str, int]] | None
     try:

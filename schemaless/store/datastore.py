@@ -805,7 +805,49 @@ class Datastore:
         """
         return record_batches(self._internals, column, fields, since, shards)
 
-    # Whole shards
+    # Whole datastores and shards
+
+    def iter_cells(self, column_name: str | None = None, *, latest: bool = False) -> Iterator[Cell]:
+        """Iterate over all cells of the datastore, shard by shard, without a change feed's guarantees.
+
+        Every cell that is committed before the call is returned once; one that is written during the iteration may be
+        missing. Erased cells are left out. Cells of a shard come in ``added_id`` order; with ``latest``, in order of
+        their row_keys.
+
+        Args:
+            column_name: the column; None for all columns.
+            latest: return only the latest version in each row and column, as of when the row is read.
+
+        Raises:
+            InvalidCell: the column name is invalid.
+            CorruptBody: while iterating, the stored bytes of a cell do not decode.
+        """
+        columns = None if column_name is None else [check_column_name(column_name)]
+        scan, latest_cells, shards = self._internals.scan, self._internals.latest_cells, range(self._shard_count)
+        if latest:
+            return (cell for shard in shards for cell in latest_cells(shard, columns))
+        stored = (cell for shard in shards for cell in scan(shard, column_name=column_name))
+        return (cell.decode() for cell in stored if not cell.erased)
+
+    def count(self, column_name: str | None = None, *, exact: bool = False) -> int:
+        """Count cells, all versions and erased cells included.
+
+        Args:
+            column_name: the column; None for all columns.
+            exact: read the keys of all cells, in index blocks of 20,000, instead of estimating. The default takes a few
+                statements: the number of cells is taken from the servers' statistics, which may be off by half, and a
+                column's share from up to 32,000 keys.
+
+        Returns:
+            The number of cells. An exact count includes all cells committed before the call, and may include some
+            written during it.
+
+        Raises:
+            InvalidCell: the column name is invalid.
+        """
+        if column_name is not None:
+            check_column_name(column_name)
+        return self._internals.count(column_name, exact=exact)
 
     def scan_shard(
         self,

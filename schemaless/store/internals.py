@@ -12,14 +12,15 @@ from functools import partial
 from typing import Final, Protocol
 
 from schemaless.base.keys import check_column_name, check_each
-from schemaless.cell import StoredCell
+from schemaless.cell import Cell, StoredCell
 from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
+from schemaless.store.cells.counting import column_share, estimate_on, exact_count
 from schemaless.store.cells.dictionaries import StoredDictionaries
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader
-from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span
+from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span, select_row_keys
 from schemaless.store.cells.writing import Cells
 from schemaless.store.erasures.eraser import Erasures
 from schemaless.store.erasures.holds import Holds
@@ -36,6 +37,9 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import ServerURL
 
 _ROWS_PER_BLOCK: Final = 10_000
+_ROWS_PER_PAGE: Final = 64
+"""Number of rows to read the latest cells of at a time; each cell may have 16 MiB."""
+
 _SINCE_MARGIN: Final = timedelta(minutes=10)
 """How much earlier than a given time to begin, because ``created_at`` is not in commit order."""
 
@@ -179,6 +183,23 @@ class Internals:
         count = self.topology.shard_count
         chosen = range(count) if shards is None else shards
         return sorted({*check_each(chosen, "shards", lambda shard: check_shard(shard, count))})
+
+    def latest_cells(self, shard: int, columns: Sequence[str] | None) -> Iterator[Cell]:
+        """Read the latest cells of all rows of a shard, in order of their row_keys; erased cells are left out."""
+        after = b""
+        while keys := self.shards.rows(shard, select_row_keys(self.shards.database(shard), after, _ROWS_PER_PAGE)):
+            row_keys = [bytes(key[0]) for key in keys]
+            for cells in self.reader.rows(row_keys, columns, None, "primary").values():
+                yield from cells.values()
+            after = row_keys[-1]
+
+    def count(self, column_name: str | None, *, exact: bool) -> int:
+        """Return the number of cells of the datastore, or of one column; see ``Datastore.count``."""
+        if exact:
+            return sum(exact_count(self.shards, shard, column_name) for shard in range(self.topology.shard_count))
+        by_node = self.databases_by_node(range(self.topology.shard_count))
+        cells = sum(estimate_on(self.shards, node, list(databases)) for node, databases in by_node.items())
+        return cells if column_name is None else round(cells * column_share(self.shards, column_name))
 
     def databases_by_node(self, shards: Iterable[int]) -> dict[Node, dict[str, int]]:
         """Return the databases of these shards, with their shard numbers, grouped by primary."""

@@ -31,6 +31,10 @@ from tests.store.cells.test_reading import (  # noqa: F401
     test_reads_from_anything_but_primary_or_replica_are_refused,
     test_scan_shard_pages_in_added_id_order,
 )
+from tests.store.cells.test_whole import (  # noqa: F401
+    cells,
+    test_iter_cells_returns_every_cell_once_or_the_latest_ones,
+)
 from tests.store.cells.test_writing import (  # noqa: F401
     test_put_after_reencoding_is_still_the_same_cell,
     test_put_at_the_ends_of_ref_key_is_kept,

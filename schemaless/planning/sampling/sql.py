@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from schemaless.wire.sql.parts import by_id, cell_table, id_range, texts
-from schemaless.wire.sql.sessions import set_session
 
 
 def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
@@ -47,14 +46,6 @@ def analyze_cells(databases: Iterable[str]) -> bytes:
     return b"ANALYZE NO_WRITE_TO_BINLOG TABLE %b" % b",".join(cell_table(database) for database in databases)
 
 
-def estimate_cells(databases: Iterable[str]) -> bytes:
-    """Select the total number of cells of shards on one server, as estimated by InnoDB's statistics."""
-    return (
-        b"SELECT COALESCE(SUM(TABLE_ROWS),0) FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
-        b"AND TABLE_SCHEMA IN (%b)" % texts(databases)
-    )
-
-
 def _of_tables(figure: bytes, databases: Iterable[str]) -> bytes:
     return (
         b"SELECT TABLE_SCHEMA, %b FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA IN (%b)"
@@ -69,10 +60,6 @@ SELECT_PAGE_LAYOUT: Final = b"SELECT @@innodb_page_size, @@innodb_fill_factor"
 
 
 SELECT_REBUILD_LOG_BYTES: Final = b"SELECT @@innodb_online_alter_log_max_size"
-
-
-FRESH_STATISTICS: Final = set_session({"information_schema_stats_expiry": 0})
-"""Setting that disables cached table statistics; needed on MySQL only, because MariaDB does not cache them."""
 
 
 def select_tablespaces(databases: Iterable[str], *, mariadb: bool) -> bytes:

@@ -14,7 +14,6 @@ from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.planning.sampling.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL_COPIED, PAGE_BYTES, Layout
 from schemaless.planning.sampling.sql import (
-    FRESH_STATISTICS,
     SELECT_DATA_FOLDER,
     SELECT_PAGE_LAYOUT,
     SELECT_REBUILD_LOG_BYTES,
@@ -25,6 +24,7 @@ from schemaless.planning.sampling.sql import (
 )
 from schemaless.schema.engines import INNODB, ROCKSDB
 from schemaless.schema.sql import select_tables_elsewhere
+from schemaless.store.cells.sql import FRESH_STATISTICS
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection

@@ -31,6 +31,7 @@ from schemaless.wire.sql.parts import (
     update,
     upsert,
 )
+from schemaless.wire.sql.sessions import set_session
 
 Row = tuple[int, bytes, str, int, bytes, str]
 """A complete row of the ``cell`` table: added_id, row_key, column_name, ref_key, body, created_at."""
@@ -278,6 +279,60 @@ def select_nothing(database: str) -> bytes:
 def select_id_span(database: str) -> bytes:
     """Select the lowest and the highest added_id; both NULL if the shard is empty."""
     return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % cell_table(database)
+
+
+def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
+    """Select the next row_keys of a shard above ``after``, in order."""
+    return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
+        by_key(database),
+        blob_hex(after),
+        limit,
+    )
+
+
+def select_ends(database: str) -> bytes:
+    """Select the lowest and the highest row_key of a shard; both NULL if the shard is empty."""
+    return b"SELECT MIN(row_key), MAX(row_key) FROM %b" % by_key(database)
+
+
+def select_row_key_after(database: str, after: bytes, cells: int) -> bytes:
+    """Select the row_key of the cell that follows the next ``cells`` cells above ``after``; no row if there is none."""
+    return b"SELECT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d,1" % (
+        by_key(database),
+        blob_hex(after),
+        cells,
+    )
+
+
+def count_cells(database: str, after: bytes, up_to: bytes | None, column_name: str | None) -> bytes:
+    """Count the cells with ``after < row_key <= up_to`` (None for no upper limit), of one column or all."""
+    condition = b"row_key>" + blob_hex(after)
+    if up_to is not None:
+        condition += b" AND row_key<=" + blob_hex(up_to)
+    if column_name is not None:
+        condition += b" AND column_name=" + text(column_name)
+    return b"SELECT COUNT(*) FROM %b WHERE %b" % (by_key(database), condition)
+
+
+def sample_keys(database: str, start: bytes, limit: int, column_name: str) -> bytes:
+    """Count up to ``limit`` keys from a row_key on, and those of a column among them."""
+    return (
+        b"SELECT COUNT(*), COALESCE(SUM(column_name=%b),0) FROM "
+        b"(SELECT column_name FROM %b WHERE row_key>=%b ORDER BY row_key LIMIT %d) AS sample"
+        % (text(column_name), by_key(database), blob_hex(start), limit)
+    )
+
+
+def estimate_cells(databases: Iterable[str]) -> bytes:
+    """Select the total number of cells of shards on one server, as estimated by its statistics."""
+    return (
+        b"SELECT COALESCE(SUM(TABLE_ROWS),0) FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
+        b"AND TABLE_SCHEMA IN (%b)" % texts(databases)
+    )
+
+
+FRESH_STATISTICS: Final = set_session({"information_schema_stats_expiry": 0})
+"""Setting that disables cached table statistics; needed on MySQL only, because MariaDB does not cache them."""
 
 
 def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:

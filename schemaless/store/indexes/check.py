@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.errors import InvalidInput, JobConflict
+from schemaless.store.cells.sql import select_ends, select_row_keys
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.indexes import sql
@@ -173,8 +174,8 @@ class IndexCheck:
 
     def _check_rows(self, found: Found, progress: _Progress) -> None:
         shard, database = found.shard, self._shards.database(found.shard)
-        (progress.ends,) = self._shards.rows(shard, sql.select_ends(database))
-        for keys in self._pages(lambda after: sql.select_row_keys(database, after, self._rows_per_query), shard):
+        (progress.ends,) = self._shards.rows(shard, select_ends(database))
+        for keys in self._pages(lambda after: select_row_keys(database, after, self._rows_per_query), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
             expected = {row: self._expected(row, state) for row, (state, _) in rows.items()}
             stored = self._stored(expected.values())

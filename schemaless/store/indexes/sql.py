@@ -309,20 +309,6 @@ def _versions_of_rows(database: str, columns: tuple[str, ...]) -> bytes:
     return b"(SELECT %b FROM %b WHERE column_name IN (%b) AND row_key IN (" % (CELL, by_key(database), texts(columns))
 
 
-def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
-    """Select the next row_keys of a shard above ``after``, in order."""
-    return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
-        by_key(database),
-        blob_hex(after),
-        limit,
-    )
-
-
-def select_ends(database: str) -> bytes:
-    """Select the lowest and the highest row_key of a shard; both NULL if the shard is empty."""
-    return b"SELECT MIN(row_key), MAX(row_key) FROM %b" % by_key(database)
-
-
 def select_ends_of_entries(database: str, layout: Layout) -> bytes:
     """Select the lowest and the highest row_key of the entries of a shard; both NULL if there are none."""
     return b"SELECT MIN(row_key), MAX(row_key) FROM %b FORCE INDEX (PRIMARY)" % _table(database, layout.table)
