@@ -60,6 +60,15 @@ def _iterator(
     return made  # type: ignore[no-any-return]
 
 
+def _immediate(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[_Async[S], P], T]:
+    """Return the function of a method that contacts no server, with its signature and summary."""
+
+    def call(self: _Async[S], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._blocking, *args, **kwargs)
+
+    return _like(method, call)
+
+
 def _like(method: Callable[..., Any], call: T) -> T:
     made: Any = functools.wraps(method)(call)  # type: ignore[arg-type]
     # The rest of the docstring has examples of synchronous calls.
@@ -218,6 +227,7 @@ class AsyncColumn(_Async[Column[D]], Generic[D]):
     latest = _coroutine(Column[D].latest)
     latest_of = _coroutine(Column[D].latest_of)
     versions = _iterator(Column[D].versions)
+    convert = _immediate(Column[D].convert)
 
 
 class AsyncIndex(_Async[Index]):

@@ -156,6 +156,19 @@ class Column(Generic[T]):
         )
         return map(self._converted, cells)
 
+    def convert(self, cell: Cell) -> Cell[T]:
+        """Convert a cell that was read otherwise: by a trigger, the change feed, an index or ``Datastore.get_row``.
+
+        Raises:
+            InvalidInput: the cell is of another column.
+            DocumentMismatch: the document does not fit the model, or it was erased.
+        """
+        if cell.column_name != self._name:
+            raise InvalidInput(f"cell {cell.key} is not of column {self._name}")
+        if cell.erased:
+            raise DocumentMismatch(cell.key, _name_of(self._model), "it was erased")
+        return self._converted(cell)
+
     def _body(self, document: T, cell: CellKey | str) -> JSONDocument:
         try:
             body = self._dump(document)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import schemaless.aio
+from schemaless import Cell
 from schemaless.aio import AsyncColumn, AsyncDatastore, AsyncIndex
 
 
@@ -33,6 +34,8 @@ class Adapter:
                 return self._iterated(result)
             if isinstance(result, AsyncColumn | AsyncIndex):
                 return Adapter(self._loop, result)
+            if isinstance(result, Cell):
+                return result
             assert inspect.isawaitable(result), f"{name} is no coroutine"
             return self._wait(result)
 

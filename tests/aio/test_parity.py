@@ -58,7 +58,7 @@ def test_signatures_and_summaries_are_in_step(blocking: Callable[..., Any], coun
     lazy = returned.startswith("Iterator[")
     expected = f"Async{returned}" if lazy or returned in ("Index", "Column[T]") else returned
     assert ours.return_annotation == expected
-    without_io = blocking.__name__ in ("name", "shard_count", "column", "index")
+    without_io = blocking.__name__ in ("name", "shard_count", "column", "index", "convert")
     assert inspect.iscoroutinefunction(counterpart) == (not lazy and not without_io)
 
 

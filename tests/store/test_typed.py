@@ -6,7 +6,7 @@ import enum
 import sys
 import uuid
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemaless import CellConflict, DocumentMismatch, InvalidBody, InvalidInput, LatestChanged
+from schemaless import Cell, CellConflict, DocumentMismatch, Erased, InvalidBody, InvalidInput, LatestChanged
 from tests.cases import each
 
 pytestmark = pytest.mark.mysql
@@ -117,6 +117,11 @@ def test_documents_are_written_as_the_model_says_and_come_back_as_declared(store
     first_at = trips.get(row, 1).created_at
     assert trips.latest(row, at=first_at).body == trips.latest_of([row], at=first_at)[row].body == trip
     assert [cell.body for cell in trips.versions(row, descending=False, limit=2)] == [trip, later]
+    assert trips.convert(store.get_row(row)["BASE"]) == trips.latest(row)
+    with pytest.raises(InvalidInput, match=rf"cell \({row}, BASE, 2\) is not of column STATUS"):
+        store.column("STATUS", model).convert(store.get_row(row)["BASE"])
+    with pytest.raises(DocumentMismatch, match="it was erased"):
+        trips.convert(Cell(row, "BASE", 2, Erased(1), put.added_id, datetime.now(UTC)))
     others = [new_row(), new_row()]
     assert all(put.created for put in trips.put_many([(other, 5, trip) for other in others]))
     found = trips.latest_of([row, *others, new_row()])
