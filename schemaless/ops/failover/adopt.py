@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
-from schemaless.ops.failover.change import Change, NodeChange, server_of
+from schemaless.ops.failover.change import Change, NodeChange, on_datastore, server_of
 from schemaless.ops.failover.group_replication import has_majority
 from schemaless.ops.failover.promotion import (
     begin_block,
@@ -42,7 +42,6 @@ from schemaless.ops.failover.semi_sync import promotion_warnings
 from schemaless.ops.failover.sql import rename_cells
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.topology.catalog import TopologyChanged
-from schemaless.topology.configuration import datastore_url
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
@@ -52,7 +51,6 @@ from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool
-from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 TIMEOUT_S: Final = 5.0
@@ -66,8 +64,9 @@ _ATTEMPTS: Final = 3
 _TABLE_EXISTS: Final = 1050
 
 
+@on_datastore
 def adopt(
-    url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
+    url: ServerURL, cluster: str, primary: str | Node, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
 ) -> NodeChange:
     """Make clients write to a promoted server, or give the current primary its first claim.
 
@@ -91,27 +90,16 @@ def adopt(
         TopologyError: a requirement is not met; nothing was written.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    at, name = datastore_url(address)
-    return adopt_node(at, name, cluster, server_of(at, primary), accept_loss=accept_loss, timeout_s=timeout_s)
-
-
-def adopt_node(
-    url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
-) -> NodeChange:
-    """Adopt a primary like ``adopt``, with parsed arguments."""
+    node = server_of(url, primary)
     for _ in range(_ATTEMPTS - 1):
-        try:
-            return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
-        except TopologyChanged:
-            continue
-    return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
+        with suppress(TopologyChanged):
+            return _adopt(url, cluster, node, accept_loss, timeout_s)
+    return _adopt(url, cluster, node, accept_loss, timeout_s)
 
 
-def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> NodeChange:
-    with closing(Change(url, name, promoted=node)) as change:
-        now, pool = change.topology.cluster(cluster), change.pool(node)
+def _adopt(url: ServerURL, cluster: str, node: Node, accept_loss: bool, timeout_s: float) -> NodeChange:
+    with closing(Change(url, promoted=node)) as change:
+        now, pool, name = change.topology.cluster(cluster), change.pool(node), change.topology.name
         if pool.run(lambda connection: connection.is_mariadb):
             raise TopologyError(
                 f"{node} is MariaDB, for which adoption is untested and not supported. Name the new primary of "

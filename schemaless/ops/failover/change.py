@@ -5,10 +5,10 @@ The catalog itself is on one of the clusters, so it moves with the primary of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from schemaless.base.keys import shard_database
 from schemaless.errors import CatalogCopied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
@@ -36,6 +36,9 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
 from schemaless.wire.secret import Secret
 from schemaless.wire.urls import Credentials, ServerURL, parse_url
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
 
@@ -86,14 +89,14 @@ class Change:
 
     Args:
         url: the datastore's URL.
-        name: the datastore's name.
         copied: accept a catalog that was copied from another server.
         promoted: the server that the change makes a primary, if any. A catalog on this server is accepted although it
             does not name it: the server may have been promoted without being a replica in the catalog. The caller
             compares it with the old primary by ``old_primary``, which refuses a copy while the original is writable.
     """
 
-    def __init__(self, url: ServerURL, name: str, *, copied: bool = False, promoted: Node | None = None) -> None:
+    def __init__(self, url: ServerURL, *, copied: bool = False, promoted: Node | None = None) -> None:
+        name = url.database or ""
         self._pools = Pools(url.credentials, _OPTIONS)
         self.url: ServerURL = find_catalog(url, name, self.pool)
         self._verified: set[tuple[str, Node]] = set()
@@ -121,10 +124,6 @@ class Change:
     def close(self) -> None:
         """Close all connections."""
         self._pools.close()
-
-    def node_of(self, text: str) -> Node:
-        """Parse a server's URL; an account in it must be the datastore's."""
-        return server_of(self.url, text)
 
     def require_new(self, node: Node) -> None:
         """Raise if a cluster already has a server with this address."""
@@ -321,19 +320,23 @@ def require_same_system(pool: NodePool, home: NodePool) -> None:
         )
 
 
-@contextmanager
-def opened(url: Secret) -> Iterator[Change]:
-    """Open a ``Change`` of a datastore, and close it after the ``with`` block."""
-    change = Change(*datastore_url(url))
-    try:
-        yield change
-    finally:
-        change.close()
+def on_datastore(function: Callable[Concatenate[ServerURL, P], T]) -> Callable[Concatenate[str | ServerURL, P], T]:
+    """Let a function of a datastore's URL also accept its text, which no traceback shows."""
+
+    @wraps(function)
+    def call(url: str | ServerURL, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        given = url if isinstance(url, ServerURL) else Secret(url)
+        del url
+        return function(given if isinstance(given, ServerURL) else datastore_url(given)[0], *args, **kwargs)
+
+    return call
 
 
-def server_of(url: ServerURL, text: str) -> Node:
-    """Parse a server's URL; an account in it must be that of ``url``."""
-    parsed = parse_url(text)
+def server_of(url: ServerURL, server: str | Node) -> Node:
+    """Parse a server's URL, unless it is parsed already; an account in it must be that of ``url``."""
+    if isinstance(server, Node):
+        return server
+    parsed = parse_url(server)
     if parsed.database is not None:
         raise InvalidInput(f"expected the URL of a server, not of a database: {parsed}; omit the database name")
     own, given = url.credentials, parsed.credentials

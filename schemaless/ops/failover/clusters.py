@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Final
 
 from schemaless.base.keys import heartbeat_database
 from schemaless.errors import InvalidInput, TopologyError
-from schemaless.ops.failover.change import Change, NodeChange, opened, require_same_system, require_writable
+from schemaless.ops.failover.change import (
+    Change,
+    NodeChange,
+    on_datastore,
+    require_same_system,
+    require_writable,
+    server_of,
+)
 from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S
 from schemaless.ops.failover.promotion import last_claim
 from schemaless.schema.databases import databases_like
@@ -19,15 +27,16 @@ from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
 from schemaless.wire.accounts import granting
 from schemaless.wire.pool import NodePool
-from schemaless.wire.secret import Secret
+from schemaless.wire.urls import ServerURL
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NUMBERED: Final = re.compile(r"cluster-(\d{1,9})")
 _NEEDED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
 
 
+@on_datastore
 def add_cluster(
-    url: str,
+    url: ServerURL,
     primary: str,
     *,
     name: str | None = None,
@@ -55,16 +64,14 @@ def add_cluster(
         TopologyError: a requirement is not met; the catalog was not changed.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    with opened(address) as change:
-        node = change.node_of(primary)
+    with closing(Change(url)) as change:
+        node = server_of(url, primary)
         known = next((cluster for cluster in change.topology.clusters if cluster.primary == node), None)
         if known is not None and name in (None, known.name):
             check_server(change.pool(known.primary), known.engine)
             return _check_existing(change, known, replicas, timeout_s)
         name = _name_for(change, name)
-        nodes = [node, *(change.node_of(replica).having("replica") for replica in replicas)]
+        nodes = [node, *(server_of(url, replica).having("replica") for replica in replicas)]
         for new_node in nodes:
             change.require_new(new_node)
         cluster = Cluster(name, tuple(nodes), engine=engine_named(engine).name)
@@ -83,7 +90,7 @@ def add_cluster(
 
 def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], timeout_s: float) -> NodeChange:
     """Check a cluster that is already in the catalog."""
-    requested = {change.node_of(replica).having("replica") for replica in replicas}
+    requested = {server_of(change.url, replica).having("replica") for replica in replicas}
     if new := requested - {*known.replicas}:
         raise InvalidInput(
             f"{known.primary} is already the primary of {known.name}, whose replicas do not include "

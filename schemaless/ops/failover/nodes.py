@@ -12,21 +12,22 @@ from typing import Final
 
 from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.ops.failover.adopt import take_over
-from schemaless.ops.failover.change import Change, NodeChange, opened, server_of
+from schemaless.ops.failover.change import Change, NodeChange, on_datastore, server_of
 from schemaless.ops.failover.group_replication import has_majority
 from schemaless.ops.failover.promotion import held_claim
 from schemaless.ops.failover.semi_sync import promotion_warnings
-from schemaless.topology.configuration import datastore_url
 from schemaless.topology.lost_primaries import record_lost_primary, settle
 from schemaless.wire.node import Node
-from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
 """Default timeout for a transaction to reach a replica, in seconds."""
 
 
-def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRIVAL_TIMEOUT_S) -> NodeChange:
+@on_datastore
+def add_replica(
+    url: ServerURL, cluster: str, replica: str | Node, *, timeout_s: float = ARRIVAL_TIMEOUT_S
+) -> NodeChange:
     """Add a replica to the catalog, after checking that it is one.
 
     The replica must not be the primary itself, must receive a transaction committed on the primary, and must have every
@@ -43,19 +44,9 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
         TopologyError: the server is not a replica of that cluster; nothing was written.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    at, name = datastore_url(address)
-    return add_node(at, name, cluster, server_of(at, replica), timeout_s=timeout_s)
-
-
-def add_node(
-    url: ServerURL, name: str, cluster: str, node: Node, *, timeout_s: float = ARRIVAL_TIMEOUT_S
-) -> NodeChange:
-    """Add a replica like ``add_replica``, with parsed arguments."""
-    with closing(Change(url, name)) as change:
+    with closing(Change(url)) as change:
         now = change.topology.cluster(cluster)
-        node = node.having("replica")
+        node = server_of(url, replica).having("replica")
         known = node in now.replicas
         if not known:
             change.require_new(node)
@@ -65,11 +56,12 @@ def add_node(
             return NodeChange(now, False, {node: arrived_s})
         after = change.write(home, replace(now, nodes=(*now.nodes, node)))
         # A rebuilt old primary has the same data as the primary, so nothing is left to recover from it.
-        settle(change.pool(now.primary), name, cluster, node)
+        settle(change.pool(now.primary), change.topology.name, cluster, node)
         return NodeChange(after, True, {node: arrived_s})
 
 
-def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
+@on_datastore
+def remove_replica(url: ServerURL, cluster: str, replica: str) -> NodeChange:
     """Remove a replica from the catalog; the server need not answer.
 
     Args:
@@ -82,11 +74,9 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
         TopologyError: the datastore's URL is not that of the catalog's primary.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    with opened(address) as change:
+    with closing(Change(url)) as change:
         now = change.topology.cluster(cluster)
-        node = change.node_of(replica).having("replica")
+        node = server_of(url, replica).having("replica")
         if node not in now.replicas:
             names = ", ".join(map(str, now.replicas)) or "none"
             raise InvalidInput(f"{node} is not a replica of {cluster}; its replicas are: {names}")
@@ -96,8 +86,9 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
         )
 
 
+@on_datastore
 def set_primary(
-    url: str,
+    url: ServerURL,
     cluster: str,
     primary: str,
     *,
@@ -128,11 +119,9 @@ def set_primary(
         TopologyError: a requirement is not met; nothing was written.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    at, name = datastore_url(address)
-    node = server_of(at, primary)
-    with closing(Change(at, name, promoted=node)) as change:
+    node = server_of(url, primary)
+    with closing(Change(url, promoted=node)) as change:
+        name = change.topology.name
         now = change.topology.cluster(cluster)
         same = node == now.primary
         pool = change.check_primary(now, node, timeout_s)

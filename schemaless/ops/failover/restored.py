@@ -16,19 +16,18 @@ from schemaless.base.keys import heartbeat_database
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.errors import InvalidInput, TopologyError
 from schemaless.ops.failover.adopt import begin_blocks, next_block
-from schemaless.ops.failover.change import Change, require_same_system, require_writable, server_of
+from schemaless.ops.failover.change import Change, on_datastore, require_same_system, require_writable, server_of
 from schemaless.ops.failover.promotion import last_claim, make_claim
 from schemaless.schema.databases import databases_like
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
 from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_clusters
-from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.pools import Pools
-from schemaless.wire.secret import Secret
+from schemaless.wire.urls import ServerURL
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +43,9 @@ class Restored:
     changed: bool
 
 
+@on_datastore
 def restored(
-    url: str, servers: Mapping[str, str], erase: Callable[[Datastore], None], *, replaces_original: bool = False
+    url: ServerURL, servers: Mapping[str, str], erase: Callable[[Datastore], None], *, replaces_original: bool = False
 ) -> Restored:
     """Give a datastore whose catalog was copied, for instance restored from a backup, its own servers.
 
@@ -64,10 +64,7 @@ def restored(
         TopologyError: the catalog is not a copy, or a server does not have what it should; the catalog was not changed.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    address = Secret(url)
-    del url
-    at, name = datastore_url(address)
-    with closing(Change(at, name, copied=True)) as change:
+    with closing(Change(url, copied=True)) as change:
         before = change.topology
         old = {node.having("primary"): node.server for cluster in before.clusters for node in cluster.nodes}
         recorded = [server for server in old.values() if server is not None]
@@ -76,7 +73,7 @@ def restored(
         changed = not is_home or replaces_original
         if is_home and not replaces_original and _primaries(after) != _primaries(before):
             raise TopologyError(
-                f"the catalog of {name!r} on {change.url.node} is not a copy: it names this server. 'schemaless "
+                f"the catalog of {before.name!r} on {change.url.node} is not a copy: it names this server. 'schemaless "
                 "topology set-primary' changes one server; add --replaces-original if the original is no longer in use"
             )
         for cluster in after.clusters:

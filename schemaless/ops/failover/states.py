@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from schemaless.base.keys import shard_database
 from schemaless.errors import AccessDenied, SchemalessError
-from schemaless.ops.failover.change import Change, opened
+from schemaless.ops.failover.change import Change, on_datastore
 from schemaless.ops.failover.promotion import held_claim, last_claim
 from schemaless.ops.failover.semi_sync import SemiSync, semi_sync
 from schemaless.planning.sampling.table_sizes import tables_elsewhere
@@ -17,7 +18,7 @@ from schemaless.topology.moves import StrayTable, stray_tables, strays_text
 from schemaless.topology.replication import ReplicaThreads, is_read_only, replica_threads
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
-from schemaless.wire.secret import Secret
+from schemaless.wire.urls import ServerURL
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class NodeState:
         return [*replication, *(f"{self.node}: {problem}" for problem in problems)]
 
 
-def node_states(url: str) -> tuple[Topology, list[NodeState]]:
+@on_datastore
+def node_states(url: ServerURL) -> tuple[Topology, list[NodeState]]:
     """Return a datastore's topology and the state of each of its nodes.
 
     Raises:
@@ -105,9 +107,7 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
         TopologyError: there is no such datastore.
         ServerError: the catalog's server cannot be reached.
     """
-    address = Secret(url)
-    del url
-    with opened(address) as change:
+    with closing(Change(url)) as change:
         name = change.topology.name
         states = [
             _with_tables(change, cluster, node_state(change.pool(node), name, cluster, node))

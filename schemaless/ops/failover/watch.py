@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from schemaless.errors import SchemalessError, ServerTimeout, ServerUnavailable
-from schemaless.ops.failover.adopt import TIMEOUT_S, adopt_node
+from schemaless.ops.failover.adopt import TIMEOUT_S, adopt
 from schemaless.ops.failover.change import NodeChange
 from schemaless.ops.failover.group_replication import GroupView, Member, group_view
-from schemaless.ops.failover.nodes import add_node
+from schemaless.ops.failover.nodes import add_replica
 from schemaless.ops.failover.promotion import held_claim
 from schemaless.topology.catalog import find_catalog, read_ready
 from schemaless.topology.configuration import datastore_url
@@ -193,7 +193,7 @@ class Watch:
 
     def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> _Found:
         self.prove_quorum(pool, cluster.name)
-        done = adopt_node(self._url, self._name, cluster.name, node)
+        done = adopt(self._url, cluster.name, node)
         for removed in done.removed:
             server = self._servers.get(removed.having("primary"))
             if server is not None:
@@ -224,7 +224,7 @@ class Watch:
                 findings.append(("stranger", _stranger(member, cluster), None))
                 continue
             try:
-                add_node(self._url, self._name, cluster.name, returned, timeout_s=TIMEOUT_S)
+                add_replica(self._url, cluster.name, returned, timeout_s=TIMEOUT_S)
             except SchemalessError as problem:
                 message = f"{returned} is in its group again, but cannot be added: {_text(problem)}"
                 findings.append(("failed", message, None))

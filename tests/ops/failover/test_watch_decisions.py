@@ -54,7 +54,7 @@ class World:
         monkeypatch.setattr(watching, "read_ready", self._read)
         monkeypatch.setattr(watching, "held_claim", lambda pool, *_: self.claims.get(pool.node.host))
         monkeypatch.setattr(watching, "is_read_only", lambda pool: False)
-        monkeypatch.setattr(watching, "adopt_node", self._adopt)
+        monkeypatch.setattr(watching, "adopt", self._adopt)
         monkeypatch.setattr(Watch, "prove_quorum", lambda *_: None)
 
     def _answer(self, node: Node) -> GroupView | None:
@@ -67,7 +67,7 @@ class World:
         self._answer(pool.node)
         return SimpleNamespace(topology=self.catalogs[pool.node])
 
-    def _adopt(self, url, name, cluster, node):
+    def _adopt(self, url, cluster, node):
         self.adopted.append(node)
         return NodeChange(Cluster(cluster, (node,), 2), True, {}, {})
 
