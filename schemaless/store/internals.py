@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from schemaless.base.keys import check_column_name, check_each
 from schemaless.cell import Cell, StoredCell
 from schemaless.codec.envelope import Limits
+from schemaless.errors import InvalidInput
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.counting import column_share, estimate_on, exact_count
 from schemaless.store.cells.dictionaries import StoredDictionaries
@@ -248,5 +249,12 @@ class Opened(Protocol):
 
 
 def internals_of(store: Opened) -> Internals:
-    """Return the internals of an open datastore, for this package's own operations."""
-    return store._internals  # noqa: SLF001 - the only place that may access them
+    """Return the internals of an open datastore, for this package's own operations.
+
+    Raises:
+        InvalidInput: ``store`` is something else, such as a URL.
+    """
+    internals = getattr(store, "_internals", None)  # the only place that may access them
+    if not isinstance(internals, Internals):
+        raise InvalidInput(f"expected an open Datastore, from schemaless.connect(), got {type(store).__name__}")
+    return internals

@@ -113,6 +113,7 @@ def schemaless_catch_up(schemaless_datastore: Datastore) -> Callable[..., None]:
     """
     from schemaless.errors import ParkCell, RetryLater
     from schemaless.ops.admin.catching_up import catch_up
+    from schemaless.store.triggers.declaration import check_trigger
 
     def catching(trigger: Trigger, raised: list[BaseException]) -> Trigger:
         def function(cell: Cell, call: Call) -> Any:
@@ -127,7 +128,7 @@ def schemaless_catch_up(schemaless_datastore: Datastore) -> Callable[..., None]:
 
     def caught_up(*triggers: Trigger) -> None:
         raised: list[BaseException] = []
-        observed = [catching(trigger, raised) for trigger in triggers]
+        observed = [catching(check_trigger(trigger), raised) for trigger in triggers]
         # Triggers may write cells for one another.
         while not raised and catch_up(schemaless_datastore, *observed):
             pass

@@ -20,7 +20,7 @@ from schemaless.store.followers.status import shard_statuses
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.calling import Calls
-from schemaless.store.triggers.declaration import Trigger
+from schemaless.store.triggers.declaration import Trigger, check_trigger
 from schemaless.store.triggers.supervision import prepare
 
 _TIMING: Final = Timing(note_s=0.01, look_s=0.1)
@@ -48,10 +48,13 @@ def catch_up(
         True if there was anything to do here; functions may have written cells that are still to be handled.
 
     Raises:
-        InvalidInput: a trigger exists for another column, or there is no index of that name.
+        InvalidInput: an argument is of the wrong type, a trigger exists for another column, or there is no index of
+            that name.
         NotCaughtUp: the time is over, a trigger is paused, or a shard has stopped or failed too often.
     """
     access = internals_of(store).follower_access
+    for trigger in triggers:
+        check_trigger(trigger)
     admin = indexes_of(store)
     names = None if indexes is None else list(indexes)
     for name in names or ():

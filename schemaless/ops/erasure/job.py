@@ -64,8 +64,8 @@ class ErasureSpec(JobSpec):
     replica_patience_s: float = REPLICA_PATIENCE_S
 
     def __post_init__(self) -> None:
-        if self.erasure < 1:
-            raise InvalidInput(f"the job needs the number of an erasure in the ledger, got {self.erasure}")
+        if type(self.erasure) is not int or self.erasure < 1:
+            raise InvalidInput(f"expected the number of an erasure in the ledger, got {self.erasure!r:.200}")
 
 
 def bounds_of(entry: Erasure) -> dict[int, datetime]:
@@ -203,7 +203,7 @@ def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Pa
         then "acknowledged". ``entry.notes`` names replicas that lag or do not answer.
 
     Raises:
-        InvalidInput: there is no such erasure, or no such folder.
+        InvalidInput: an argument is of the wrong type, or there is no such erasure or folder.
         JobConflict: the job was cancelled.
         ArchiveFailed: a file was left as it is, because it cannot be written or its migration has not ended.
         ServerError: a server failed; the work done is kept.

@@ -161,6 +161,17 @@ def trigger(
     return declare
 
 
+def check_trigger(trigger: object) -> Trigger:
+    """Return ``trigger`` if it is one.
+
+    Raises:
+        InvalidInput: it is something else, such as a function without the decorator.
+    """
+    if not isinstance(trigger, Trigger):
+        raise InvalidInput(f"expected a function decorated with @schemaless.trigger(column=...), got {trigger!r:.200}")
+    return trigger
+
+
 def _unrunnable(function: Any) -> str | None:
     """Return what is wrong with a function whose calls only return an object to run; None if nothing is."""
     if not callable(function):

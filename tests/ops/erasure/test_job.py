@@ -250,3 +250,5 @@ def test_an_erasure_is_finished_from_python(fresh_store, erase_store, migrate_st
     assert (finished.state, finished.entry.number, finished.entry.cells) == ("acknowledged", entry.number, 1)
     with pytest.raises(InvalidInput, match="no erasure 999"):
         schemaless.finish_erasure(erase_store, 999)
+    with pytest.raises(InvalidInput, match=r"expected the number of an erasure in the ledger, got Erasure\("):
+        schemaless.finish_erasure(erase_store, entry)  # type: ignore[arg-type]

@@ -131,5 +131,8 @@ def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, a
     assert handled == [False, True, False]
     assert [row.entry["city"] for row in found.rows] == [19, 18, 17]
     assert fresh_store.indexes() == []
+    for arguments, message in (((kept.follow, print), "decorated with @schemaless.trigger"), ((print,), "Datastore")):
+        with pytest.raises(InvalidInput, match=message):
+            schemaless.catch_up(*arguments)
     with pytest.raises(InvalidInput, match="no index 'by_client'"):
         admin_store.drop_index("by_client")
