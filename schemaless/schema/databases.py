@@ -30,8 +30,7 @@ _AUTO_INCREMENT: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
 
 def create_database(pool: NodePool, database: str) -> None:
     """Create an empty database if it does not exist."""
-    sql = create_if_missing(database)
-    pool.run(lambda connection: connection.execute(sql), writes=True)
+    pool.execute(create_if_missing(database))
 
 
 def has_identity(pool: NodePool, database: str) -> bool:
@@ -98,7 +97,7 @@ def check_identity(rows: Sequence[Sequence[Any]], database: str, node: str, expe
 
 def databases_like(pool: NodePool, datastore: str) -> list[str]:
     """Return the databases on a server that a datastore of this name would use: catalog, shards, cluster database."""
-    rows = pool.run(lambda connection: connection.rows(SHOW_DATABASES))
+    rows = pool.rows(SHOW_DATABASES)
     names = (str(row[0]) for row in rows)
     fixed = (datastore, heartbeat_database(datastore))
     return sorted(name for name in names if name in fixed or _is_shard_of(name, datastore))
@@ -106,7 +105,7 @@ def databases_like(pool: NodePool, datastore: str) -> list[str]:
 
 def tables_of(pool: NodePool, database: str) -> frozenset[str]:
     """Return the names of a database's tables."""
-    rows = pool.run(lambda connection: connection.rows(show_tables(database)))
+    rows = pool.rows(show_tables(database))
     return frozenset(str(row[0]) for row in rows)
 
 
@@ -117,7 +116,7 @@ def version_of(pool: NodePool, database: str) -> str | None:
         DatabaseMissing: the database does not exist.
     """
     try:
-        rows = pool.run(lambda connection: connection.rows(select_version(database)))
+        rows = pool.rows(select_version(database))
     except DatabaseMissing as missing:
         if missing.code == 1146:
             # MariaDB reports the same error for a missing database; this query tells them apart.

@@ -174,7 +174,7 @@ def _restore(
 
 
 def _rows(pool: NodePool, sql: bytes) -> tuple[tuple[Any, ...], ...]:
-    return pool.run(lambda connection: connection.rows(sql))
+    return pool.rows(sql)
 
 
 def _execute(pool: NodePool, *statements: bytes) -> None:

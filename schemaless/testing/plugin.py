@@ -153,7 +153,7 @@ def _servers(config: pytest.Config) -> Iterator[list[str]]:
                 patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password.reveal())
             for url in urls:
                 with closing(NodePool(url.node, url.credentials, PoolOptions(pool_size=1))) as pool:
-                    pool.run(lambda connection: connection.rows(SELECT_ONE))
+                    pool.rows(SELECT_ONE)
             yield [url.for_database("") for url in urls]
     else:
         from schemaless.testing.servers import private_servers

@@ -437,4 +437,4 @@ def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:
 
 def mark_ready(pool: NodePool, name: str) -> None:
     """Mark the creation of a datastore as finished; raises the errors of ``NodePool.run``."""
-    pool.run(lambda connection: connection.execute(sql.mark_ready(name)), writes=True)
+    pool.execute(sql.mark_ready(name))

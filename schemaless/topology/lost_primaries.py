@@ -13,15 +13,14 @@ from schemaless.wire.pool import NodePool
 def record_lost_primary(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
     """Record on a cluster's new primary that the former one may hold cells that no other server has."""
     make_tables(pool, datastore)
-    sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))
-    pool.run(lambda connection: connection.execute(sql), writes=True)
+    pool.execute(insert_lost_primary(heartbeat_database(datastore), cluster, str(server)))
 
 
 def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
     """Return the cluster and address of each former primary whose loss has not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
-        return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]
+        return [(str(cluster), str(server)) for cluster, server in pool.rows(sql)]
     except DatabaseMissing:
         return []
 
@@ -30,6 +29,5 @@ def settle(pool: NodePool, datastore: str, cluster: str, server: Node) -> bool:
     """Delete the record of a former primary; return False if there was none."""
     if (cluster, str(server)) not in lost_primaries(pool, datastore):
         return False
-    sql = delete_lost_primary(heartbeat_database(datastore), cluster, str(server))
-    pool.run(lambda connection: connection.execute(sql), writes=True)
+    pool.execute(delete_lost_primary(heartbeat_database(datastore), cluster, str(server)))
     return True

@@ -60,14 +60,14 @@ def refuse_beside_moves(pool: NodePool, datastore: str) -> None:
 
 
 def _move_jobs(pool: NodePool, datastore: str) -> list[tuple[int, str]]:
-    rows = pool.run(lambda connection: connection.rows(select_move_jobs(datastore)))
+    rows = pool.rows(select_move_jobs(datastore))
     return [(int(job_id), str(state)) for job_id, state in rows]
 
 
 def cell_tables(pool: NodePool, datastore: str) -> list[StrayTable]:
     """Return all tables of cells on a server that the account can see, including those of moves."""
     found = []
-    for database, name in pool.run(lambda connection: connection.rows(select_cell_tables(datastore))):
+    for database, name in pool.rows(select_cell_tables(datastore)):
         number = str(database).rpartition("_")[2]
         # A datastore with a longer name has databases that begin alike.
         if number.isdigit() and shard_database(datastore, int(number)) == database:
@@ -118,7 +118,7 @@ def _strays(
     # The caller has opened the datastore, perhaps one whose catalog is being given its own servers.
     own = set(read_catalog(catalog, datastore, copied=True).topology.shards_of(cluster))
     leaving, arriving = set[int](), set[int]()
-    moves = catalog.run(lambda connection: connection.rows(select_moves_of_shards(datastore)))
+    moves = catalog.rows(select_moves_of_shards(datastore))
     for shard, source, target, phase in moves:
         if behind and cluster in (source, target):
             own.add(int(shard))

@@ -109,14 +109,14 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
     # If the block fails, the connection is closed, which releases the lock.
     with one.connection() as holder, holder.whole():
         holder.rows(take_lock(name, 0))
-        rows = other.run(lambda connection: connection.rows(lock_is_free(name)))
+        rows = other.rows(lock_is_free(name))
         holder.rows(release_lock(name))
     return not rows[0][0]
 
 
 def is_read_only(pool: NodePool) -> bool:
     """Return True if a server is read-only, as replicas are."""
-    return bool(pool.run(lambda connection: connection.rows(SELECT_READ_ONLY))[0][0])
+    return bool(pool.rows(SELECT_READ_ONLY)[0][0])
 
 
 def has_caught_up_with(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:

@@ -45,9 +45,9 @@ from schemaless.wire.attempts import (
 )
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
-from schemaless.wire.connection import Connection
+from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.connection_slots import ConnectionSlots, LiveObjects, Slot
-from schemaless.wire.driver import DriverConnection
+from schemaless.wire.driver import DriverConnection, Reply
 from schemaless.wire.errors import (
     NO_CLAIMS,
     ConnectionLost,
@@ -455,6 +455,14 @@ class NodePool:
             ServerError: the error of the last attempt.
         """
         return self.run_attempts(operation, Attempt(shard, writes, route))
+
+    def rows(self, sql: bytes) -> Rows:
+        """Query the server; raises what ``run`` raises."""
+        return self.run(lambda connection: connection.rows(sql))
+
+    def execute(self, sql: bytes) -> Reply:
+        """Run a statement that is safe to repeat; raises what ``run`` raises."""
+        return self.run(lambda connection: connection.execute(sql), writes=True)
 
     def run_attempts(self, operation: Callable[[Connection], T], attempt: Attempt, failed: Failure | None = None) -> T:
         """Do what ``run`` does, after earlier attempts at the call, on other servers or on this one.

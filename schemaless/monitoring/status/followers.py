@@ -127,8 +127,7 @@ class FollowerReader:
 
     def _workers(self) -> tuple[Counter[str], set[Pair]]:
         """Return the number of workers of each follower, and the shards that they report."""
-        statement = sql.select_workers(self._access.name)
-        rows = self._access.catalog().run(lambda connection: connection.rows(statement))
+        rows = self._access.catalog().rows(sql.select_workers(self._access.name))
         counts: Counter[str] = Counter()
         reported: set[Pair] = set()
         for _, served, _, figures in rows:

@@ -118,7 +118,7 @@ def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -
     """
     statement = select_moved_tables(dictionary_replicas.catalog.datastore)
     for replica in dictionary_replicas.copies:
-        leftovers = replica.pool.run(lambda connection: connection.rows(statement))
+        leftovers = replica.pool.rows(statement)
         if leftovers:
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: the cells of {leftovers[0][0]}.{leftovers[0][1]} on {replica.pool.node}, "

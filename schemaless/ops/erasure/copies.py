@@ -76,8 +76,7 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
 
     def erase(table: CopyTable) -> int:
         statement = sql.replace_bodies(database, table.name, ids, tombstone(erasure))
-        pool = internals.shards.pool_for(table.node)
-        return pool.run(lambda connection: connection.execute(statement).affected, writes=True)
+        return internals.shards.pool_for(table.node).execute(statement).affected
 
     replaced = _while_tables_change(lambda: [erase(table) for table in copy_tables(internals, shard)])
     return sum(replaced) if replaced else None

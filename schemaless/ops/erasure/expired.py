@@ -120,5 +120,5 @@ def blocks(
 
 def server_time(store: Datastore) -> datetime:
     """Return the time by the clock of the catalog's server, UTC."""
-    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.SELECT_NOW))
+    rows = internals_of(store).catalog.rows(sql.SELECT_NOW)
     return datetime.fromisoformat(rows[0][0])

@@ -90,7 +90,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
 def _logs_until(internals: Internals, node: Node, executed_at: datetime | None) -> str:
     """Return how long a server keeps the binary logs from before an erasure."""
     try:
-        rows = internals.shards.pool_for(node).run(lambda connection: connection.rows(SHOW_LOG_EXPIRY))
+        rows = internals.shards.pool_for(node).rows(SHOW_LOG_EXPIRY)
     except ServerError as error:
         return f"binary logs {_UNTIL_UNKNOWN} ({error})"
     settings = {str(name).lower(): str(value) for name, value in rows}

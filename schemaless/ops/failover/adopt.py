@@ -264,7 +264,7 @@ def _fence_foreign_shards(
         check: only check that the account has the privileges.
     """
     topology = change.topology
-    arriving = home.run(lambda connection: connection.rows(select_arriving(topology.name, cluster.name)))
+    arriving = home.rows(select_arriving(topology.name, cluster.name))
     shards = {*topology.shards_of(cluster.name), *(int(shard) for (shard,) in arriving)}
     own = {topology.name, *(shard_database(topology.name, shard) for shard in shards)}
     for database in databases_like(pool, topology.name):

@@ -56,7 +56,7 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = ignore_events
                     "server that was the primary before"
                 )
         shards = _shards_on(pool, internals)
-        spans = {shard: _span(pool, internals.shards.database(shard)) for shard in shards}
+        spans = {shard: int(pool.rows(select_id_span(internals.shards.database(shard)))[0][1] or 0) for shard in shards}
         listener(Total(sum(spans.values())))
         for shard in shards:
             yield from _of_shard(pool, internals, shard, spans[shard], listener)
@@ -111,11 +111,6 @@ def _shards_on(pool: NodePool, internals: Internals) -> list[int]:
             "primary, and that it was not rebuilt"
         )
     return shards
-
-
-def _span(pool: NodePool, database: str) -> int:
-    low, high = pool.run(lambda connection: connection.rows(select_id_span(database)))[0]
-    return 0 if low is None else int(high)
 
 
 def _of_shard(pool: NodePool, internals: Internals, shard: int, span: int, listener: Listener) -> Iterator[StoredCell]:

@@ -63,8 +63,7 @@ def received(pool: NodePool) -> Received:
 
 def missing_from(pool: NodePool, transactions: Iterable[str]) -> str:
     """Return the given GTIDs that a server has not committed; an empty string if it has committed all."""
-    sql = select_lacking(transactions)
-    return str(pool.run(lambda connection: connection.rows(sql))[0][0])
+    return str(pool.rows(select_lacking(transactions))[0][0])
 
 
 def errant(pool: NodePool, others: Iterable[NodePool], old: NodePool | None) -> tuple[str, tuple[str, ...]]:
@@ -90,27 +89,19 @@ def errant(pool: NodePool, others: Iterable[NodePool], old: NodePool | None) -> 
         except AccessDenied as denied:
             warnings.append(f"{denied}; errant transactions may include some that it has received but not applied")
             with suppress(AccessDenied):
-                known.append(_committed(other))
+                known.append(str(other.rows(SELECT_GTID_APPLIED)[0][0]))
     if not known:
         return "", tuple(warnings)
-    beyond, own = _beyond(pool, known)
-    origin = None if old is None else _beyond(old, known)[1]
-    sets = [each.strip() for each in beyond.split(",")]
+    beyond, own = pool.rows(select_beyond(known))[0]
+    origin = None if old is None else str(old.rows(select_beyond(known))[0][1])
+    sets = [each.strip() for each in str(beyond).split(",")]
     uuids = [each.partition(":")[0] for each in sets]
     found = ",".join(
-        each for each, uuid in zip(sets, uuids, strict=True) if each and (uuid != origin if origin else uuid == own)
+        each
+        for each, uuid in zip(sets, uuids, strict=True)
+        if each and (uuid != origin if origin else uuid == str(own))
     )
     return found, tuple(warnings)
-
-
-def _committed(pool: NodePool) -> str:
-    return str(pool.run(lambda connection: connection.rows(SELECT_GTID_APPLIED))[0][0])
-
-
-def _beyond(pool: NodePool, known: Iterable[str]) -> tuple[str, str]:
-    sql = select_beyond(known)
-    beyond, own = pool.run(lambda connection: connection.rows(sql))[0]
-    return str(beyond), str(own)
 
 
 def last_block(pool: NodePool, database: str) -> int | None:
@@ -175,7 +166,7 @@ def last_claim(pool: NodePool, datastore: str, cluster: str) -> int:
 
 def _epoch(pool: NodePool, sql: bytes) -> int | None:
     try:
-        rows = pool.run(lambda connection: connection.rows(sql))
+        rows = pool.rows(sql)
     except DatabaseMissing:
         return None
     return int(rows[0][0]) if rows and rows[0][0] is not None else None
@@ -183,5 +174,4 @@ def _epoch(pool: NodePool, sql: bytes) -> int | None:
 
 def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None:
     """Claim a cluster for a writable server whose heartbeat tables exist; safe to repeat."""
-    sql = upsert_claim(heartbeat_database(datastore), cluster, epoch)
-    pool.run(lambda connection: connection.execute(sql), writes=True)
+    pool.execute(upsert_claim(heartbeat_database(datastore), cluster, epoch))

@@ -197,8 +197,7 @@ class TableCopy(TableRebuild):
         return found
 
     def _has_index(self, node: Node) -> bool:
-        statement = sql.select_has_key(self._database, self._incoming)
-        return bool(self._shards.pool_for(node).run(lambda connection: connection.rows(statement))[0][0])
+        return bool(self._shards.pool_for(node).rows(sql.select_has_key(self._database, self._incoming))[0][0])
 
     def _transactions(self, node: Node) -> dict[tuple[int, int], int]:
         """Return the age in seconds of the transactions with a snapshot that are open on a server."""

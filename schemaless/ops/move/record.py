@@ -67,15 +67,12 @@ class Records:
 
     def all(self, job_id: int | None = None, shard: int | None = None) -> list[MoveRecord]:
         """Return the records of all moves, of one job, or of one shard, sorted by job and shard."""
-        rows = self._internals.catalog.run(
-            lambda connection: connection.rows(sql.select_moves(self._name, job_id, shard))
-        )
+        rows = self._internals.catalog.rows(sql.select_moves(self._name, job_id, shard))
         return [MoveRecord(*row) for row in rows]
 
     def begin(self, job_id: int, shard: int, source: str, target: str) -> MoveRecord:
         """Insert the record of a shard's move unless it exists, and return the stored record."""
-        statement = sql.insert_move(self._name, job_id, shard, source, target)
-        self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True)
+        self._internals.catalog.execute(sql.insert_move(self._name, job_id, shard, source, target))
         return self.all(job_id, shard)[0]
 
     def note(self, run: ShardRun, changes: Mapping[str, Value], *, token: str | None, phases: Sequence[Phase]) -> None:
@@ -91,7 +88,7 @@ class Records:
             LeaseLost: another runner has the shard, or the record has another token or phase.
         """
         statement = sql.update_move(self._name, run.state.lease(run.job.job_id), changes, token, phases)
-        if not self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True):
+        if not self._internals.catalog.execute(statement).affected:
             raise self._lost(run)
 
     def flip(self, run: ShardRun, before: Topology, target: str, token: str, changes: Mapping[str, Value]) -> None:
@@ -122,7 +119,7 @@ class Records:
     def note_outcome(self, job_id: int, shard: int, before: Sequence[Phase], changes: Mapping[str, Value]) -> bool:
         """Update a shard's record from outside a runner; return False if it is not in one of the phases ``before``."""
         statement = sql.note_outcome(self._name, job_id, shard, before, changes)
-        return bool(self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
+        return bool(self._internals.catalog.execute(statement).affected)
 
     @staticmethod
     def _lost(run: ShardRun) -> LeaseLost:

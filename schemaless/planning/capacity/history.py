@@ -71,7 +71,7 @@ def kept(store: Datastore) -> list[Kept]:
     Raises:
         ServerError: The catalog's server cannot be reached or rejects the statement.
     """
-    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_sample_times(store.name)))
+    rows = internals_of(store).catalog.rows(sql.select_sample_times(store.name))
     return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
 
 
@@ -85,7 +85,7 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     wanted = list(dict.fromkeys(sample_ids))
     if not wanted:
         return []
-    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_samples(store.name, wanted)))
+    rows = internals_of(store).catalog.rows(sql.select_samples(store.name, wanted))
     missing = set(wanted) - {int(row[0]) for row in rows}
     if missing:
         raise InvalidInput(
@@ -128,7 +128,7 @@ def job_progress(store: Datastore, since: datetime) -> list[tuple[int, str, int]
     Each entry has the job's id and kind, and the number of completed shards of a move or rebuild, of changed cells of
     other jobs.
     """
-    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_progress(store.name, since)))
+    rows = internals_of(store).catalog.rows(sql.select_progress(store.name, since))
     return [(int(job_id), str(kind), int(done)) for job_id, kind, done in rows]
 
 

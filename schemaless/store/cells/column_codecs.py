@@ -82,7 +82,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     Raises:
         ServerError: the catalog's server is unreachable or rejects a statement.
     """
-    rows = pool.run(lambda connection: connection.rows(sql.select_column_codecs(name)))
+    rows = pool.rows(sql.select_column_codecs(name))
     return [
         ColumnSetting(str(column), str(codec), level, dictionary_id, datetime.fromisoformat(set_at))
         for column, codec, level, dictionary_id, set_at in rows
@@ -143,7 +143,7 @@ def _missing(dictionary_id: int) -> InvalidInput:
 def unset_column(pool: NodePool, name: str, column_name: str) -> None:
     """Remove a column's setting, so that new bodies use the default codec; raises as ``set_column`` does."""
     check_column_name(column_name)
-    pool.run(lambda connection: connection.execute(sql.delete_column_codec(name, column_name)), writes=True)
+    pool.execute(sql.delete_column_codec(name, column_name))
 
 
 def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:

@@ -77,7 +77,7 @@ class StoredDictionaries:
         """
         dictionary_replicas = self._replicas()
         statement = sql.select_dictionary(dictionary_replicas.catalog.database, dictionary_id)
-        rows = dictionary_replicas.catalog.pool.run(lambda connection: connection.rows(statement))
+        rows = dictionary_replicas.catalog.pool.rows(statement)
         _, _, removed_at, retired_at = rows[0] if rows else (None,) * 4
         if retired_at is not None and removed_at is None:
             raise InvalidInput(
@@ -178,5 +178,5 @@ def parse_dictionary_line(fields: dict[str, Any]) -> tuple[Dictionary, dict[str,
 
 def source_of(pool: NodePool, name: str, dictionary_id: int) -> dict[str, Any]:
     """Read the description of a dictionary's training data; return {} if the catalog lacks the dictionary."""
-    rows = pool.run(lambda connection: connection.rows(sql.select_dictionary_source(name, dictionary_id)))
+    rows = pool.rows(sql.select_dictionary_source(name, dictionary_id))
     return dict(json.loads(rows[0][0])) if rows else {}

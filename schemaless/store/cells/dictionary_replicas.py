@@ -113,7 +113,7 @@ class DictionaryReplica:
 
     def _rows(self, statement: bytes) -> list[Stored]:
         try:
-            rows = self.pool.run(lambda connection: connection.rows(statement))
+            rows = self.pool.rows(statement)
         except DatabaseMissing:
             if self.cluster is None:
                 raise
@@ -126,7 +126,7 @@ class DictionaryReplica:
     def highest(self) -> int:
         """Read the highest id in this table, including removed dictionaries; 0 if it is empty."""
         try:
-            rows = self.pool.run(lambda connection: connection.rows(sql.select_highest_dictionary(self.database)))
+            rows = self.pool.rows(sql.select_highest_dictionary(self.database))
         except DatabaseMissing:
             return 0
         return int(rows[0][0])
@@ -164,14 +164,13 @@ class DictionaryReplica:
     def write(self, dictionary: Dictionary, source: str) -> None:
         """Write a dictionary, replacing any other with the same id. Raises as ``NodePool.run`` does."""
         statement = sql.upsert_dictionary(self.database, dictionary.id, dictionary.content, dictionary.digest, source)
-        self.pool.run(lambda connection: connection.execute(statement), writes=True)
+        self.pool.execute(statement)
 
     def remove(self, dictionary_id: int) -> None:
         """Remove a copy's content, if there is any; the id stays reserved. Raises as ``NodePool.run`` does."""
         row = self.row(dictionary_id)
         if row is not None and not row.removed:
-            statement = sql.remove_dictionary(self.database, dictionary_id)
-            self.pool.run(lambda connection: connection.execute(statement), writes=True)
+            self.pool.execute(sql.remove_dictionary(self.database, dictionary_id))
 
 
 class DictionaryReplicas(NamedTuple):

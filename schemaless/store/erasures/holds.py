@@ -129,7 +129,7 @@ class Holds:
 
     def all(self, *, released: bool = False) -> list[Hold]:
         """Return the holds in force, oldest first; with ``released``, also those that have been released."""
-        rows = self._catalog().run(lambda connection: connection.rows(sql.select_holds(self._name, released=released)))
+        rows = self._catalog().rows(sql.select_holds(self._name, released=released))
         return [_hold(row) for row in rows]
 
     def of_rows(

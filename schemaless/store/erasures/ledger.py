@@ -312,10 +312,10 @@ class Ledger:
         return {str(name): _time(at) for name, at in rows}
 
     def _rows(self, statement: bytes) -> Sequence[tuple[Any, ...]]:
-        return self._catalog().run(lambda connection: connection.rows(statement))
+        return self._catalog().rows(statement)
 
     def _execute(self, statement: bytes) -> None:
-        self._catalog().run(lambda connection: connection.execute(statement), writes=True)
+        self._catalog().execute(statement)
 
 
 def _erasure(row: tuple[Any, ...], shards: Sequence[ErasedShard]) -> Erasure:

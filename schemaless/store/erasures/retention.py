@@ -103,7 +103,7 @@ class Policies:
         Raises:
             ServerError: the catalog's server is unreachable or rejects a statement.
         """
-        rows = self._catalog().run(lambda connection: connection.rows(sql.select_policies(self._name)))
+        rows = self._catalog().rows(sql.select_policies(self._name))
         return [
             Policy(str(column), _number(days), _number(versions), str(by), datetime.fromisoformat(at))
             for column, days, versions, by, at in rows
@@ -123,8 +123,7 @@ class Policies:
         self._write(check_column_name(column_name), None, None)
 
     def _write(self, column_name: str, keep_days: int | None, keep_versions: int | None) -> None:
-        statement = sql.upsert_policy(self._name, column_name, keep_days, keep_versions, who())
-        self._catalog().run(lambda connection: connection.execute(statement), writes=True)
+        self._catalog().execute(sql.upsert_policy(self._name, column_name, keep_days, keep_versions, who()))
 
 
 def _number(value: int | None) -> int | None:

@@ -296,7 +296,7 @@ def now_s() -> float:
 
 def remove_worker(pool: NodePool, catalog: str, worker: str) -> None:
     """Delete a dead worker from the catalog, so that others do not wait for its lease to expire."""
-    pool.run(lambda connection: connection.execute(sql.delete_worker(catalog, worker)), writes=True)
+    pool.execute(sql.delete_worker(catalog, worker))
 
 
 def _member(worker: str, followers: Sequence[str], status: Mapping[str, Any]) -> Member:

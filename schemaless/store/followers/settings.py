@@ -55,7 +55,7 @@ class Settings:
 
     def all(self) -> dict[str, Setting]:
         """Return all followers by name."""
-        rows = self._pool.run(lambda connection: connection.rows(sql.select_settings(self._catalog)))
+        rows = self._pool.rows(sql.select_settings(self._catalog))
         return {str(name): Setting(str(name), str(wanted), json.loads(spec)) for name, wanted, spec in rows}
 
     def get(self, name: str) -> Setting:
@@ -124,4 +124,4 @@ class Settings:
         self._execute(sql.delete_setting(self._catalog, name))
 
     def _execute(self, statement: bytes) -> None:
-        self._pool.run(lambda connection: connection.execute(statement), writes=True)
+        self._pool.execute(statement)

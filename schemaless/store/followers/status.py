@@ -150,7 +150,7 @@ def shard_statuses(access: DatastoreAccess, follower: str, missing: str) -> Iter
 
 def workers_of(access: DatastoreAccess, follower: str) -> Iterable[WorkerStatus]:
     """Yield the live workers that serve a follower."""
-    rows = access.catalog().run(lambda connection: connection.rows(sql.select_workers(access.name)))
+    rows = access.catalog().rows(sql.select_workers(access.name))
     for worker, followers, lease_s, figures in rows:
         served = tuple(json.loads(followers))
         if follower in served:

@@ -306,7 +306,7 @@ class Indexes:
         self.all()
 
     def _execute(self, statement: bytes) -> int:
-        return self._access.catalog().run(lambda connection: connection.execute(statement), writes=True).affected
+        return self._access.catalog().execute(statement).affected
 
 
 def _dropped(name: str) -> InvalidInput:

@@ -86,8 +86,7 @@ class Registry:
     def read(self) -> tuple[IndexEntry, ...]:
         """Read from the catalog the indexes that have not been dropped."""
         started_s = time.monotonic()
-        statement = sql.select_indexes(self._datastore)
-        rows = self._catalog().run(lambda connection: connection.rows(statement))
+        rows = self._catalog().rows(sql.select_indexes(self._datastore))
         entries = tuple(
             IndexEntry(int(number), Definition.parse(str(name), definition), str(state), created, ready, message)
             for number, name, definition, state, created, ready, message in rows
