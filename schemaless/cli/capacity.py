@@ -187,8 +187,8 @@ def _show_measurement(measurement: Measurement) -> None:
             [
                 space.cluster,
                 f"{space.read_from} {space.node}" if space.problem is None else "not measured",
-                str(space.copies),
-                str(space.shards),
+                space.copies,
+                space.shards,
                 size_text(space.file_bytes, "?")
                 + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
                 "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
@@ -266,14 +266,14 @@ def history(store: Datastore, last: int) -> None:
     )
 
 
-def _history_row(number: int, measurement: Measurement) -> list[str]:
+def _history_row(number: int, measurement: Measurement) -> list[Any]:
     files = [space.file_bytes for space in measurement.clusters]
     days = _recent(measurement)
     recent = added(new.body_bytes for new in measurement.growth if new.day in days)
     cells, *sizes = (added(getattr(group, name) for group in measurement.groups) for name in _ESTIMATES[:3])
     return [
-        str(number),
-        f"{measurement.taken_at:%Y-%m-%d %H:%M}",
+        number,
+        measurement.taken_at,
         estimate_text(cells),
         *(estimate_text(size, bytes_text) for size in sizes),
         bytes_text(sum(size or 0 for size in files)),

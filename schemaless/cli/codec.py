@@ -92,14 +92,14 @@ def list_(store: Datastore) -> int:
             ["id", "of column", "state", "bytes", "rows", "cells", "unseen rows take", "made (UTC)", "SHA-256"],
             [
                 [
-                    str(entry.id),
-                    str(entry.description.get("column", "")),
+                    entry.id,
+                    entry.description.get("column"),
                     entry_state(entry),
-                    f"{entry.size_bytes:,}",
-                    number_text(entry.description.get("rows")),
-                    number_text(entry.description.get("cells")),
-                    f"{entry.description['judged_share']:.1%}" if "judged_share" in entry.description else "",
-                    f"{entry.created_at:%Y-%m-%d %H:%M}",
+                    entry.size_bytes,
+                    entry.description.get("rows"),
+                    entry.description.get("cells"),
+                    f"{entry.description['judged_share']:.1%}" if "judged_share" in entry.description else None,
+                    entry.created_at,
                     entry.digest.hex()[:16],
                 ]
                 for entry in entries
@@ -113,7 +113,7 @@ def list_(store: Datastore) -> int:
         print_table(
             "columns",
             ["column", "new cells are written in", "set (UTC)"],
-            [[column.column_name, setting_words(column), f"{column.set_at:%Y-%m-%d %H:%M}"] for column in columns],
+            [[column.column_name, setting_words(column), column.set_at] for column in columns],
             text_columns=3,
         )
     out().print(
@@ -393,11 +393,6 @@ def setting_words(setting: ColumnSetting) -> str:
     return f"{setting.codec}{level}" + (
         "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
     )
-
-
-def number_text(value: Any) -> str:
-    """Format an integer for a table; empty if None."""
-    return f"{value:,}" if isinstance(value, int) else ""
 
 
 def entry_json(entry: Stored) -> dict[str, Any]:

@@ -48,14 +48,7 @@ def plan_and_show(store: Datastore, targets: Sequence[Target]) -> None:
             None,
             ["target", "columns", "shard", "cells", "bytes", "erased before"],
             [
-                [
-                    each.of,
-                    ", ".join(each.columns) or "-",
-                    str(each.shard),
-                    f"{each.cells:,}",
-                    f"{each.body_bytes:,}",
-                    f"{each.erased:,}",
-                ]
+                [each.of, ", ".join(each.columns) or "-", each.shard, each.cells, each.body_bytes, each.erased]
                 for each in planned.parts
             ],
             text_columns=2,

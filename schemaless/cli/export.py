@@ -327,14 +327,14 @@ def _show(status: ExportStatus) -> None:
         ["shard", "state", "ids behind", "for", "files", "cells", "bytes", "location"],
         [
             [
-                str(shard.follower.shard),
+                shard.follower.shard,
                 shard.follower.state,
-                f"{shard.follower.ids_behind:,}",
+                shard.follower.ids_behind,
                 duration(shard.follower.behind_s) if shard.follower.behind_s else "-",
-                f"{len(shard.entry.files):,}",
-                f"{sum(file.rows for file in shard.entry.files):,}",
+                len(shard.entry.files),
+                sum(file.rows for file in shard.entry.files),
                 bytes_text(sum(file.bytes for file in shard.entry.files)),
-                f"{shard.entry.location:,}",
+                shard.entry.location,
             ]
             for shard in shards[:_SHOWN]
         ],

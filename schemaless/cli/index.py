@@ -287,12 +287,12 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")
 
 
-def _row(index: IndexStatus) -> list[str]:
-    row = [index.entry.name, str(index.entry.number), index.entry.state]
+def _row(index: IndexStatus) -> list[Any]:
+    row = [index.entry.name, index.entry.number, index.entry.state]
     if not index.shards:
         return [*row, *"----"]
     behind = duration(index.behind_s) if index.behind_s else "-"
-    return [*row, f"{_filled(index):.1%}", f"{index.ids_behind:,}", behind, str(len(index.workers))]
+    return [*row, f"{_filled(index):.1%}", index.ids_behind, behind, len(index.workers)]
 
 
 def _filled(index: IndexStatus) -> float:
@@ -390,8 +390,8 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
     print_result({**facts, "shards": [checked.counts for checked in results]})
     shown = [checked for checked in results if checked.faults]
-    rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
-    rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
+    rows: list[list[Any]] = [[checked.shard, *(checked.counts[column] for column in _COLUMNS)] for checked in shown]
+    rows.append(["all", *counts.values()])
     print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
     if not total.faults and left is None:
         out().print(f"index {entry.name} agrees with its rows")

@@ -64,8 +64,8 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
                 cluster["primary"],
                 cluster["version"],
                 cluster["engine"],
-                str(cluster["shards"]),
-                f"{cluster['cells']:,}",
+                cluster["shards"],
+                cluster["cells"],
                 "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
             ]
             for cluster in clusters

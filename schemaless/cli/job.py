@@ -80,17 +80,7 @@ def list_(store: Datastore) -> None:
     print_table(
         None,
         ["job", "kind", "state", "begun", "ended", "by"],
-        [
-            [
-                str(job.job_id),
-                job.kind,
-                job.state,
-                f"{job.created_at:%Y-%m-%d %H:%M}",
-                "" if job.ended_at is None else f"{job.ended_at:%Y-%m-%d %H:%M}",
-                job.created_by,
-            ]
-            for job in jobs
-        ],
+        [[job.job_id, job.kind, job.state, job.created_at, job.ended_at, job.created_by] for job in jobs],
         text_columns=6,
     )
 
@@ -255,16 +245,16 @@ def _asked(job: Job) -> str:
     return ", ".join(f"{name} {value}" for name, value in asked)
 
 
-def _shard_row(state: ShardState) -> dict[str, str]:
+def _shard_row(state: ShardState) -> dict[str, Any]:
     return {
-        "shard": str(state.shard),
+        "shard": state.shard,
         "state": "running" if state.held else state.state,
-        "pass": str(state.pass_number),
+        "pass": state.pass_number,
         "through": f"{state.fraction:.0%}",
-        "cells": f"{state.cells:,}",
+        "cells": state.cells,
         "before": bytes_text(state.bytes_before),
         "after": bytes_text(state.bytes_after),
-        "left": f"{state.left_cells:,}",
+        "left": state.left_cells,
         "runner": process_of(state.runner) if state.runner is not None and state.held else "",
     }
 

@@ -231,7 +231,7 @@ def status(folder: Path, number: int | None) -> int:
                 f"{state.state}, not {_what(state)}" if state.fault else state.state,
                 f"{state.flavour} {state.version}",
                 state.url,
-                "-" if state.pid is None else str(state.pid),
+                None if state.pid is None else str(state.pid),
                 bytes_text(state.data_bytes),
             ]
             for state in states

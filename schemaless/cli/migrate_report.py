@@ -191,10 +191,9 @@ def _text_of(what: str) -> Any:
     return "{:,.0f}".format if what.startswith("cells") else bytes_text
 
 
-def _row(part: Part) -> list[str]:
+def _row(part: Part) -> list[Any]:
     return [part.name.removeprefix("shard "), *_tally(part.tally), *(size_text(size) for size in astuple(part.file))]
 
 
-def _tally(tally: Tally) -> list[str]:
-    cells, left = f"{tally.cells:,}", f"{tally.left.total():,}"
-    return [cells, left, bytes_text(tally.bytes_before), bytes_text(tally.bytes_after)]
+def _tally(tally: Tally) -> list[Any]:
+    return [tally.cells, tally.left.total(), bytes_text(tally.bytes_before), bytes_text(tally.bytes_after)]

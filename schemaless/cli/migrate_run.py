@@ -158,7 +158,7 @@ def _show_outcome(outcome: MigrateOutcome) -> None:
         _show_exceptions(outcome, total)
         return
     rows = [
-        {"shard": str(shard), "column": column, **_figures(tally)}
+        {"shard": shard, "column": column, **_figures(tally)}
         for (shard, column), tally in sorted(outcome.tallies.items())
     ]
     print_rows("by shard and column", "shards and columns", rows, text_columns=2, most=40)
@@ -177,13 +177,13 @@ def _show_outcome(outcome: MigrateOutcome) -> None:
     _show_exceptions(outcome, total)
 
 
-def _figures(tally: Tally) -> dict[str, str]:
+def _figures(tally: Tally) -> dict[str, Any]:
     return {
-        "cells": f"{tally.cells:,}",
+        "cells": tally.cells,
         "before": bytes_text(tally.bytes_before),
         "after": bytes_text(tally.bytes_after),
         "change": _change(tally),
-        "left": f"{tally.left.total():,}",
+        "left": tally.left.total(),
     }
 
 

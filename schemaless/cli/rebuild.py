@@ -148,7 +148,7 @@ def _show_plan(plans: list[RebuildPlan]) -> None:
             note(f"shard {plan.shard} would be skipped: {plan.refusal}")
     rows = [
         {
-            "shard": str(plan.shard),
+            "shard": plan.shard,
             "cluster": plan.cluster,
             "file now": bytes_text(plan.size.file_bytes),
             "rebuilt": estimate_text(plan.prediction.file_bytes, bytes_text),
@@ -213,16 +213,16 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
             note(f"shard {outcome.shard}: {outcome.message}")
     rows = [
         {
-            "shard": str(outcome.shard),
+            "shard": outcome.shard,
             "cluster": outcome.cluster,
             "before": bytes_text(outcome.before_bytes),
             "after": size_text(outcome.after_bytes),
-            "given back": "-"
+            "given back": None
             if outcome.after_bytes is None
             else bytes_text(outcome.before_bytes - outcome.after_bytes),
-            "predicted": "-" if outcome.predicted is None else bytes_text(outcome.predicted.mid),
-            "off by": "-" if outcome.off is None else f"{outcome.off:+.1%}",
-            "took": "-" if outcome.seconds is None else duration(outcome.seconds),
+            "predicted": outcome.predicted and bytes_text(outcome.predicted.mid),
+            "off by": None if outcome.off is None else f"{outcome.off:+.1%}",
+            "took": None if outcome.seconds is None else duration(outcome.seconds),
         }
         for outcome in rebuilt
     ]

@@ -18,7 +18,6 @@ from schemaless.ops.erasure.plan import plan_expired
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
-from schemaless.store.erasures.holds import Hold
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.job_progress import JobProgress
@@ -105,10 +104,7 @@ def show(store: Datastore, released: bool) -> None:
         print_table(
             "policies",
             ["column", "policy", "set by", "set (UTC)"],
-            [
-                [policy.column_name, str(policy), policy.set_by, f"{policy.set_at:%Y-%m-%d %H:%M}"]
-                for policy in policies
-            ],
+            [[policy.column_name, policy, policy.set_by, policy.set_at] for policy in policies],
             text_columns=4,
         )
     out().print("all other columns: keep everything" if policies else "all columns: keep everything")
@@ -116,7 +112,7 @@ def show(store: Datastore, released: bool) -> None:
         print_table(
             "\nlegal holds",
             ["row", "held by", "reason", "since (UTC)", "released (UTC)"],
-            [_hold_row(hold) for hold in holds],
+            [[hold.row_key, hold.held_by, hold.reason, hold.held_at, hold.released_at] for hold in holds],
             text_columns=5,
         )
 
@@ -242,11 +238,6 @@ def _policy_json(policy: Policy) -> dict[str, Any]:
     return facts(policy, "column_name", "keep_days", "keep_versions", "set_by", "set_at")
 
 
-def _hold_row(hold: Hold) -> list[str]:
-    released = "" if hold.released_at is None else f"{hold.released_at:%Y-%m-%d %H:%M}"
-    return [str(hold.row_key), hold.held_by, hold.reason, f"{hold.held_at:%Y-%m-%d %H:%M}", released]
-
-
 def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     """Print what a run would erase now."""
     policies, now = internals_of(store).policies.all(), server_time(store)
@@ -282,8 +273,8 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
         [
             [
                 policy.column_name,
-                str(policy),
-                f"{totals[policy.column_name].cells:,}",
+                policy,
+                totals[policy.column_name].cells,
                 bytes_text(totals[policy.column_name].body_bytes),
                 bytes_text(freed[policy.column_name]),
             ]

@@ -74,7 +74,7 @@ def _print_revisions(states: list[DatabaseState]) -> None:
         None,
         ["branch", "revision", "which", "databases"],
         [
-            [branch, revision, "this version's" if current else some_names(databases), f"{len(databases):,}"]
+            [branch, revision, "this version's" if current else some_names(databases), len(databases)]
             for (branch, revision, current), databases in sorted(groups.items())
         ],
         text_columns=3,

@@ -147,13 +147,13 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
         ["shard", "job", "from", "sha-256", "", "cells", "re-encoded"],
         [
             [
-                str(compared.record.shard),
-                str(compared.record.job_id),
+                compared.record.shard,
+                compared.record.job_id,
                 compared.record.source,
                 compared.left_digest[:16],
                 "same" if compared.same else "differs",
-                f"{compared.cells:,}",
-                f"{compared.re_encoded:,}",
+                compared.cells,
+                compared.re_encoded,
             ]
             for compared in comparisons
         ],
@@ -222,10 +222,10 @@ def _show_leftovers(leftovers: list[Leftovers], execute: bool) -> None:
         ["shard", "job", "left on", "cells", ""],
         [
             [
-                str(leftover.record.shard),
-                str(leftover.record.job_id),
-                str(leftover.node),
-                f"{leftover.cells:,}",
+                leftover.record.shard,
+                leftover.record.job_id,
+                leftover.node,
+                leftover.cells,
                 done if leftover.refusal is None else "stays",
             ]
             for leftover in leftovers

@@ -312,7 +312,7 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
             "\nby shard",
             ["shard", "from", "bytes", "copying takes"],
             [
-                [str(plan.shard), plan.source, bytes_text(plan.size.file_bytes), estimate_text(plan.seconds, duration)]
+                [plan.shard, plan.source, bytes_text(plan.size.file_bytes), estimate_text(plan.seconds, duration)]
                 for plan in plans
             ],
             text_columns=2,
@@ -366,12 +366,12 @@ def show_records(records: Sequence[MoveRecord]) -> None:
         ["shard", "from", "to", "phase", "cells", "paused for"],
         [
             [
-                str(record.shard),
+                record.shard,
                 record.source,
                 record.target,
                 record.phase,
-                "-" if record.fence_rows is None else f"{record.fence_rows:,}",
-                "-" if record.pause_s is None else f"{record.pause_s * 1000:,.0f} ms",
+                record.fence_rows,
+                None if record.pause_s is None else f"{record.pause_s * 1000:,.0f} ms",
             ]
             for record in records
         ],

@@ -91,7 +91,7 @@ def show(url: str) -> int:
         [
             state.cluster,
             state.node.role,
-            str(state.node),
+            state.node,
             state.version or "does not answer",
             datastore.cluster(state.cluster).engine,
             _writes(state),

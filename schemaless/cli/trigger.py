@@ -207,19 +207,12 @@ def _badness(status: ShardStatus) -> tuple[Any, ...]:
     return _ORDER.get(status.state, 4), -status.behind_s, -status.ids_behind, status.shard
 
 
-def _shard_row(status: ShardStatus) -> list[str]:
+def _shard_row(status: ShardStatus) -> list[Any]:
     row = status.row
     if row is None:
-        return [str(status.shard), status.state, "?", "?", "?", "?", "?"]
-    return [
-        str(status.shard),
-        status.state,
-        f"{status.ids_behind:,}",
-        duration(status.behind_s) if status.behind_s else "-",
-        str(row.attempts),
-        f"{row.parked:,}",
-        f"{row.location:,}",
-    ]
+        return [status.shard, status.state, *"?????"]
+    behind = duration(status.behind_s) if status.behind_s else None
+    return [status.shard, status.state, status.ids_behind, behind, row.attempts, row.parked, row.location]
 
 
 def status_json(trigger: TriggerStatus) -> dict[str, Any]:
@@ -494,10 +487,7 @@ def _show_parked(cells: list[ParkedCell], count: int) -> None:
     print_table(
         None,
         ["shard", "cell", "parked at", "error", "added_id", "attempts"],
-        [
-            [str(cell.shard), str(cell.key), cell.parked_at[:19], cell.error, str(cell.added_id), str(cell.attempts)]
-            for cell in cells
-        ],
+        [[cell.shard, cell.key, cell.parked_at[:19], cell.error, str(cell.added_id), cell.attempts] for cell in cells],
         text_columns=4,
     )
     if count > len(cells):

@@ -165,16 +165,19 @@ def json_text(data: Any) -> str:
     return text
 
 
-def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
+def print_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, text_columns: int = 1
+) -> None:
     """Print a table on standard output, with the first ``text_columns`` left-aligned and the others right-aligned.
 
-    It is fitted to the terminal, or to COLUMNS if set; otherwise each row is one line.
+    It is fitted to the terminal, or to COLUMNS if set; otherwise each row is one line. In the columns on the right,
+    integers have separators; None is a hyphen, and times are shown to the minute.
     """
     console = out()
     if title is not None:
         console.print(title, style="bold")
     fitted = console.width if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else None
-    values = [[shown(value, one_line=True) for value in row] for row in rows]
+    values = [[_text_of(value, place < text_columns) for place, value in enumerate(row)] for row in rows]
     header, lines = table_lines(columns, values, text_columns=text_columns, width=fitted)
     for line in header:
         console.print(line, style="bold", soft_wrap=True)
@@ -182,8 +185,16 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
         console.print(line, soft_wrap=True)
 
 
+def _text_of(value: Any, is_text: bool) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M}"
+    if isinstance(value, int) and not is_text:
+        return f"{value:,}"
+    return "-" if value is None else shown(str(value), one_line=True)
+
+
 def print_rows(
-    title: str | None, noun: str, rows: Sequence[Mapping[str, str]], *, text_columns: int = 1, most: int = 64
+    title: str | None, noun: str, rows: Sequence[Mapping[str, Any]], *, text_columns: int = 1, most: int = 64
 ) -> None:
     """Print a table of rows by heading; if there are too many, say that --json lists them."""
     if len(rows) > most:
