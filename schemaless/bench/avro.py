@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from schemaless.bench.members import NULL, Packer, Unpacker
+from schemaless.bench.members import NULL, Packer, Unpacker, unchanged
 from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot
 from schemaless.cell import JSONDocument
@@ -37,7 +37,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     schema = fastavro.parse_schema(avro_schema(root))
     write, read = fastavro.schemaless_writer, fastavro.schemaless_reader
     packer = Packer(None, native=True, wrap_lists=False, unions=True)
-    unpacker = Unpacker(lambda record: _same, native=True, wrap_lists=False, copy_lists=False, unions=True)
+    unpacker = Unpacker(unchanged, native=True, wrap_lists=False, copy_lists=False, unions=True)
     pack, unpack = (maker.union(root.slots[0]) if root.wraps else maker.record(root) for maker in (packer, unpacker))
 
     def encode(document: JSONDocument) -> bytes:
@@ -50,10 +50,6 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
         return document if unpack is None else unpack(document)
 
     return encode, decode
-
-
-def _same(members: dict[str, Any]) -> dict[str, Any]:
-    return members
 
 
 class _Schema:

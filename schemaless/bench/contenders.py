@@ -203,10 +203,6 @@ def _lz4() -> Compressor:
     return Compressor("lz4", None, block.compress, block.decompress)
 
 
-def _same(payload: bytes) -> bytes:
-    return payload
-
-
 _SERIALIZERS: Final[dict[str, Callable[[Record | None], Serializer | Unfit]]] = {
     "json": lambda _: _json(),
     "ujson": lambda _: _ujson(),
@@ -222,7 +218,7 @@ _SERIALIZERS: Final[dict[str, Callable[[Record | None], Serializer | Unfit]]] = 
     "flatbuffers": partial(_with_schema, "flatbuffers", flatbuffers, "fbs"),
 }
 _COMPRESSORS: Final[dict[str, Callable[[], Compressor]]] = {
-    "none": lambda: Compressor("none", None, _same, _same),
+    "none": lambda: Compressor("none", None, bytes, bytes),
     "snappy": _snappy,
     "zlib": lambda: Compressor("zlib", "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
     "bz2": lambda: Compressor("bz2", "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),

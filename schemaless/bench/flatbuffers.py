@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from schemaless.bench.members import Field, Packer, Unpacker, comment, records
+from schemaless.bench.members import Field, Packer, Unpacker, comment, records, unchanged
 from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
@@ -52,7 +52,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
         writers[record.name] = library.writer(fields, writers)
         readers[record.name] = library.reader(fields, readers)
     pack = Packer(None, native=False, wrap_lists=False).record(root)
-    unpack = Unpacker(_identity, native=False, wrap_lists=False, copy_lists=False).record(root)
+    unpack = Unpacker(unchanged, native=False, wrap_lists=False, copy_lists=False).record(root)
     write, read, builder_type = writers[root.name], readers[root.name], library.builder_type
 
     def encode(document: JSONDocument) -> bytes:
@@ -122,7 +122,7 @@ class _Library:
         if isinstance(field.type, Record):
             one: Callable[[Any, Any], int] = writers[field.type.name]
         elif field.type.kind == "str":
-            one = _string
+            one = self.builder_type.CreateString
         else:
             flags, width = self._flags[_kind(field.type)], _SCALARS[_kind(field.type)][1]
 
@@ -201,15 +201,6 @@ class _Library:
         return lambda table, offset: list(
             struct.unpack_from(f"<{table.VectorLen(offset)}{letter}", table.Bytes, table.Vector(offset))
         )
-
-
-def _string(builder: Any, text: str) -> int:
-    end: int = builder.CreateString(text)
-    return end
-
-
-def _identity(record: Record) -> Callable[[Any], dict[str, Any]]:
-    return lambda members: members
 
 
 def _kind(one: Scalar) -> str:

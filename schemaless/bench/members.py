@@ -109,6 +109,11 @@ def wrapper(slot: Slot, one: List | Map) -> Record:
     return Record(f"{slot.path}List", [inner], wraps=True)
 
 
+def unchanged(record: Record) -> Callable[[Any], dict[str, Any]]:
+    """Return a function that returns members as they are."""
+    return lambda members: members
+
+
 class _Maker(ABC):
     """Base of the converters between documents and members.
 
@@ -176,12 +181,13 @@ class Packer(_Maker):
     """Converts documents to the members of records.
 
     Args:
-        make: returns a function that creates a record from its members; if None, the members remain a dict.
+        make: returns a function that creates a record from its members, given by name; if None, the members remain a
+            dict.
     """
 
     _null = (type(None), NULL)
 
-    def __init__(self, make: Callable[[Record], Callable[[dict[str, Any]], Any]] | None, **language: bool) -> None:
+    def __init__(self, make: Callable[[Record], Callable[..., Any]] | None, **language: bool) -> None:
         super().__init__(**language)
         self._make = make
 
@@ -194,7 +200,7 @@ class Packer(_Maker):
             def wrap(value: Any) -> Any:
                 name, convert = by_type[type(value)]
                 members = {} if name is None else {name: value if convert is None else convert(value)}
-                return members if made is None else made(members)
+                return members if made is None else made(**members)
 
             return wrap
         table = {slot.key: self._by_type(slot) for slot in record.slots}
@@ -211,7 +217,7 @@ class Packer(_Maker):
                 name, convert = table[key][type(value)]
                 if name is not None:
                     members[name] = value if convert is None else convert(value)
-            return members if made is None else made(members)
+            return members if made is None else made(**members)
 
         return pack
 

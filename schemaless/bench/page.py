@@ -165,11 +165,8 @@ def summary_of(results: Sequence[Result]) -> str:
     sections = [section("Documents", table(["", "documents", "as JSON", "content"], corpora) + f"<ul>{links}</ul>")]
     sections += [section(title, table(header, rows), long=True) for title, header, rows in matrices(results)]
     sections.append(section("How it was measured", terms(method(results[0])[1:]), long=True))
-    return html_page("Codecs on several sets of documents", _lead_text(results), sections)
-
-
-def _lead_text(results: Sequence[Result]) -> str:
-    return f"{len(results)} sets, {sum(result.corpus.documents for result in results):,} documents. {MARKS[1]}"
+    below = f"{len(results)} sets, {sum(result.corpus.documents for result in results):,} documents. {MARKS[1]}"
+    return html_page("Codecs on several sets of documents", below, sections)
 
 
 def _in_any(by_corpus: Sequence[dict[str, Combination]]) -> list[str]:

@@ -9,7 +9,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 from schemaless.bench.members import Packer, Unpacker
 from schemaless.bench.needs import needed
@@ -50,9 +50,9 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     transports = needed("thriftpy2.transport.memory", "thriftpy2")
     types = parser.load_fp(io.StringIO(schema_text(root)), f"documents_{next(_numbers)}_thrift")
     root_type = getattr(types, root.name)
-    pack = Packer(lambda record: _maker(getattr(types, record.name)), native=True, wrap_lists=False).record(root)
+    pack = Packer(lambda record: getattr(types, record.name), native=True, wrap_lists=False).record(root)
     assert pack is not None
-    unpack = Unpacker(lambda record: _members, native=True, wrap_lists=False, copy_lists=False).record(root)
+    unpack = Unpacker(lambda record: vars, native=True, wrap_lists=False, copy_lists=False).record(root)
     buffer, protocol = transports.TCyMemoryBuffer, protocols.TCyBinaryProtocol
 
     def encode(document: JSONDocument) -> bytes:
@@ -67,15 +67,6 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
         return unpack(made)
 
     return encode, decode
-
-
-def _maker(made: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda members: made(**members)
-
-
-def _members(made: Any) -> dict[str, Any]:
-    members: dict[str, Any] = made.__dict__
-    return members
 
 
 def _records(record: Record, emitted: set[str]) -> Iterator[Record]:
