@@ -373,9 +373,9 @@ def payload_of(
     """
     serializer = engine.serializers[codec.serializer.id]
     payload = serializer.dumps(document, checked=checked)
-    if not serializer.yields_to_text or serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
-        return payload
-    raise NotHeld(SHORT_AS_TEXT)
+    if serializer is engine.packed and not engine.packed.is_preferred(payload, document, text, codec):
+        raise NotHeld(SHORT_AS_TEXT)
+    return payload
 
 
 def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:

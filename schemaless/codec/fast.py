@@ -49,18 +49,9 @@ class Gate:
     def __init__(self, ormsgpack: ModuleType, orjson: ModuleType) -> None:
         """Set up both packages; their calls raise TypeError for values they reject."""
         self.pack: Callable[[JSONDocument, None, int], bytes] = ormsgpack.packb
-        self.pack_options: int = (
-            ormsgpack.OPT_PASSTHROUGH_DATACLASS
-            | ormsgpack.OPT_PASSTHROUGH_DATETIME
-            | ormsgpack.OPT_PASSTHROUGH_ENUM
-            | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
-            | ormsgpack.OPT_PASSTHROUGH_TUPLE
-            | ormsgpack.OPT_PASSTHROUGH_UUID
-        )
+        self.pack_options = _passthrough(ormsgpack, "DATACLASS", "DATETIME", "ENUM", "SUBCLASS", "TUPLE", "UUID")
         self.dump: Callable[[JSONDocument, None, int], bytes] = orjson.dumps
-        self.dump_options: int = (
-            orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-        )
+        self.dump_options = _passthrough(orjson, "DATACLASS", "DATETIME", "SUBCLASS")
 
     def passes(self, document: JSONDocument) -> bool:
         """Return True if ``document`` is in the data model, False if only the reference can decide."""
@@ -81,6 +72,11 @@ class Gate:
             if not is_own(refusal):
                 raise
             return None
+
+
+def _passthrough(package: ModuleType, *kinds: str) -> int:
+    # Each option is a bit of its own.
+    return sum(getattr(package, f"OPT_PASSTHROUGH_{kind}") for kind in kinds)
 
 
 class Typed:

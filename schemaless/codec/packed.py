@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from datetime import date
 from itertools import pairwise
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
@@ -70,6 +70,9 @@ from schemaless.codec.serializers import (
 )
 from schemaless.codec.values import MAX_VALUES, text_exceeds
 
+if TYPE_CHECKING:
+    from schemaless.codec.registry import Codec
+
 _DOUBLE_COST: Final = 32
 """Cost of a double when a scale is chosen; a decimal costs the scale. One long float must not raise the scale."""
 
@@ -95,7 +98,6 @@ class Packed(Serializer):
 
     id = 2  # stored; never renumber
     name = "packed"
-    yields_to_text = True
     table_bits: ClassVar[int | None] = 14
     other_spelling = "a packed payload that is not canonical: a scale, predictor or format that no writer would choose"
 
@@ -135,13 +137,21 @@ class Packed(Serializer):
         """Return False: a packed payload does not show its number of values before it is decoded."""
         return False
 
-    def is_preferred(
-        self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
-    ) -> bool:
-        """Return whether the payload is long enough to be compressed, or shorter than the JSON text."""
+    def is_preferred(self, payload: bytes, document: JSONDocument, text: Payload | None, codec: Codec) -> bool:
+        """Return whether the payload is long enough to be compressed, or shorter than the JSON text.
+
+        Args:
+            payload: result of ``dumps``.
+            document: the document that was serialized.
+            text: the JSON text that would be stored instead; None for compact text.
+            codec: the codec to encode with.
+
+        Raises:
+            BodyTooLarge: the document has more values than readers accept.
+        """
         if len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE) and text_exceeds(write_text(document), MAX_VALUES):
             raise unreadable_values()
-        if len(payload) >= compress_min_bytes:
+        if len(payload) >= codec.compress_min_bytes:
             return True
         return len(payload) < len(write_text(document) if text is None else text)
 

@@ -47,7 +47,6 @@ class Serializer(ABC):
         id: the high four bits of the format byte, 0 to 14. It is stored and must never change.
         name: the first half of a codec's name.
         is_text: whether payloads are JSON text, the fallback for documents that other serializers cannot represent.
-        yields_to_text: whether JSON text may be stored even though a payload exists; ``is_preferred`` decides.
         other_spelling: error message for a payload that decodes but is not canonical.
         table_bits: log2 of the size of zstd's match tables when a dictionary is used, or None for the level's default.
             Smaller tables stay in the processor's caches; they suit payloads in which large tables find few further
@@ -58,7 +57,6 @@ class Serializer(ABC):
     id: ClassVar[int]
     name: ClassVar[str]
     is_text: ClassVar[bool] = False
-    yields_to_text: ClassVar[bool] = False
     other_spelling: ClassVar[str]
     table_bits: ClassVar[int | None] = None
     native: bool = True
@@ -99,22 +97,6 @@ class Serializer(ABC):
     @abstractmethod
     def may_hold_nan(self, payload: Payload) -> bool:
         """Return False if the payload certainly has no NaN or infinity, without decoding it."""
-
-    def is_preferred(
-        self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
-    ) -> bool:
-        """Return whether to store the payload rather than JSON text.
-
-        Args:
-            payload: result of ``dumps``.
-            document: the document that was serialized.
-            text: the JSON text that would be stored instead; None for compact text.
-            compress_min_bytes: payloads shorter than this are stored uncompressed.
-
-        Raises:
-            BodyTooLarge: the document has more values than readers accept.
-        """
-        return True
 
     def check_canonical(self, payload: Payload, document: JSONDocument) -> None:
         """Check that ``payload`` is exactly what ``dumps`` writes for ``document``, which was decoded from it.
