@@ -18,7 +18,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, check_finite, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
-from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, NONE, SERIALIZERS, Codec
+from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, NONE, SERIALIZERS, Codec, codec_named
 from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import BaseMissing, BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
@@ -244,16 +244,18 @@ def base_of(body: bytes) -> int:
     return int.from_bytes(body[HEADER_BYTES : HEADER_BYTES + _NUMBER_BYTES], "big")
 
 
-def whole_body(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
-    """Return a body that depends on no other version: an uncompressed one for a delta, and others unchanged.
+def whole_body(
+    body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES, *, compressed: bool = False, engine: Engine = ENGINE
+) -> bytes:
+    """Return a body that depends on no other version: one with zlib or uncompressed for a delta, others unchanged.
 
     Raises:
         CorruptBody: the body is a delta and does not decode (a subclass says why).
     """
     if not is_delta(body):
         return body
-    serializer, payload = unseal(body, DEFAULT_LIMITS, ENGINE, dictionaries)
-    return enveloped(serializer.id << 4 | NONE.id, payload)
+    serializer, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
+    return seal(serializer, payload, codec_named(f"{serializer.name}+{'zlib' if compressed else 'none'}"), engine)
 
 
 def is_enveloped(body: bytes) -> bool:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from schemaless.codec.envelope import tombstone
+from schemaless.codec.envelope import tombstone, whole_body
 from schemaless.errors import FeedRefused, ServerError
 from schemaless.ops.move.fence import index_tables, side_of
 from schemaless.ops.move.record import Records
@@ -21,6 +22,7 @@ from schemaless.ops.move.spec import BEFORE_COMMIT
 from schemaless.ops.move.sql import CARRIED
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures import sql
+from schemaless.store.erasures.dependents import erase_in_copy
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.model import Cluster
 from schemaless.topology.moves import stray_tables
@@ -74,9 +76,15 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
     """Erase cells in the tables of moves; return the number of bodies replaced, or None if there are no such tables."""
     database = internals.shards.database(shard)
 
+    def current(ids: Sequence[int]) -> dict[int, bytes]:
+        cells = internals.read_stored(shard, ids)
+        return {cell.added_id: whole_body(cell.body, internals.dictionaries, compressed=True) for cell in cells}
+
     def erase(table: CopyTable) -> int:
-        statement = sql.replace_bodies(database, table.name, ids, tombstone(erasure))
-        return internals.shards.pool_for(table.node).execute(statement).affected
+        operation = partial(
+            erase_in_copy, database=database, name=table.name, ids=ids, tombstone=tombstone(erasure), current=current
+        )
+        return internals.shards.pool_for(table.node).run(operation, writes=True)
 
     replaced = _while_tables_change(lambda: [erase(table) for table in copy_tables(internals, shard)])
     return sum(replaced) if replaced else None

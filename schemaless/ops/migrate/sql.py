@@ -178,10 +178,26 @@ def copy_erasures(database: str, name: str, after: int) -> bytes:
     )
 
 
+def copy_dependents(database: str, name: str, after: int) -> bytes:
+    """Copy the bodies of the cells that are deltas against a cell that was erased after an event, only in the copy."""
+    tables = table(database, b"erased_cell"), cell_table(database), cell_table(database), quoted_table(database, name)
+    return (
+        b"UPDATE %b AS log STRAIGHT_JOIN %b AS base ON base.added_id=log.added_id STRAIGHT_JOIN %b AS now "
+        b"FORCE INDEX (cell_key) ON now.row_key=base.row_key AND now.column_name=base.column_name "
+        b"AND now.ref_key<base.ref_key STRAIGHT_JOIN %b AS copy ON copy.added_id=now.added_id SET copy.body=now.body "
+        b"WHERE log.event_id>%d AND SUBSTRING(copy.body,1,2) IN (x'C113',x'C123') AND copy.body<>now.body"
+        % (*tables, after)
+    )
+
+
 def lock_for_swap(database: str, name: str) -> bytes:
     """Lock the ``cell`` table, its copy and the log of erased cells until ``UNLOCK_TABLES``."""
-    names = (cell_table(database), quoted_table(database, name), table(database, b"erased_cell"))
-    return b"LOCK TABLES %b WRITE, %b WRITE, %b READ" % names
+    cell, copy, erased = cell_table(database), quoted_table(database, name), table(database, b"erased_cell")
+    # Each name that a statement gives a table needs a lock.
+    return (
+        b"LOCK TABLES %b WRITE, %b WRITE, %b READ, %b AS log READ, %b AS base READ, %b AS now READ, %b AS copy WRITE"
+        % (cell, copy, erased, erased, cell, cell, copy)
+    )
 
 
 def count_lacking(database: str, name: str, after: int, up_to: int) -> bytes:

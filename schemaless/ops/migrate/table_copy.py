@@ -178,6 +178,7 @@ class TableCopy(TableRebuild):
         """Copy the tombstones of cells that were erased after they were copied."""
         last = self._connection.rows(select_last_event(self._database, "erased_cell"))[0][0]
         if last is not None and int(last) > self._last_event:
+            self._connection.execute(sql.copy_dependents(self._database, self._incoming, self._last_event))
             self._connection.execute(sql.copy_erasures(self._database, self._incoming, self._last_event))
             self._last_event = int(last)
 

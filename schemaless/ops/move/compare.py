@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.cell import StoredCell
+from schemaless.codec.envelope import whole_body
 from schemaless.errors import CorruptBody, MoveRefused
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.runner import ShardRun
@@ -22,6 +23,8 @@ from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.move import sql
 from schemaless.ops.move.fence import session, side_of
 from schemaless.ops.move.record import MoveRecord, Records
+from schemaless.store.cells.bases import with_bases
+from schemaless.store.cells.sql import Row
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.sql import moving
@@ -215,8 +218,12 @@ class _Comparison:
         return RE_ENCODED if _same_document(current, self._left(added_id)) else "has a different document on the target"
 
     def _left(self, added_id: int) -> StoredCell:
-        (row,) = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))
-        return self._internals.stored_cell((int(row[0]), *row[1:]), self._shard)
+        return self._internals.stored_cell(self._left_row(added_id), self._shard)
+
+    def _left_row(self, added_id: int) -> Row:
+        rows: Any = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))
+        (row,) = with_bases(self._source, self._database, rows, self._table)
+        return row
 
     def settle(self, run: ShardRun, block: _Block, added_id: int) -> None:
         """Restore a missing cell, accept one that was re-encoded or erased since, and refuse any other difference."""
@@ -236,7 +243,8 @@ class _Comparison:
     def _restore(self, added_id: int) -> None:
         """Insert a cell and rewind the followers that are past it, in one transaction; safe to repeat."""
         shards = self._internals.shards
-        rows = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))
+        row = self._left_row(added_id)
+        rows = [(*row[:4], whole_body(row[4], self._internals.dictionaries, compressed=True), row[5])]
 
         def operation(connection: Connection) -> None:
             with connection.transaction():

@@ -10,14 +10,15 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.parts import parts
+from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
 from schemaless.ops.move import sql
 from schemaless.ops.move.sql import CellRow
-from schemaless.store.erasures.sql import replace_bodies
+from schemaless.store.erasures.dependents import erase_in_copy, whole_bodies
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.errors import DuplicateKey
@@ -156,6 +157,7 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
         target: the session that writes.
         database: the shard's database.
         token: token in the names of the move's tables.
+        dictionaries: the dictionaries that bodies refer to.
         fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """
     for table in sql.CARRIED:
@@ -175,7 +177,9 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
             target.execute(statement)
 
 
-def copy_erasures(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
+def copy_erasures(
+    source: Connection, target: Connection, database: str, token: str, dictionaries: Dictionaries, *, fenced: bool
+) -> None:
     """Erase the copies of cells that were erased after they were copied, and copy the log of erased cells.
 
     Erased cells that are copied later already have their tombstones. Safe to repeat: each entry of the log is copied
@@ -190,6 +194,16 @@ def copy_erasures(source: Connection, target: Connection, database: str, token: 
     """
     name = moving.moved("erased_cell", token) if fenced else "erased_cell"
     log, cells = (moving.incoming(table, token) for table in ("erased_cell", "cell"))
+    serving = moving.moved("cell", token) if fenced else "cell"
+
+    def current(ids: Sequence[int]) -> dict[int, bytes]:
+        bodies: dict[int, bytes] = {}
+        for added_id in ids:
+            # One by one: a statement cannot name a table twice that the session has locked.
+            rows: Any = source.rows(sql.select_rows(database, serving, [added_id]))
+            bodies |= whole_bodies(source, database, rows, dictionaries, serving)
+        return bodies
+
     last = target.rows(sql.select_last_event(database, log))[0][0]
     after = -1 if last is None else int(last)
     while rows := source.rows(sql.select_events(database, name, after, _EVENTS_AT_ONCE)):
@@ -197,7 +211,7 @@ def copy_erasures(source: Connection, target: Connection, database: str, token: 
         for _, added_id, erasure, *_ in rows:
             by_erasure.setdefault(int(erasure), []).append(int(added_id))
         for erasure, ids in by_erasure.items():
-            target.execute(replace_bodies(database, cells, ids, tombstone(erasure)))
+            erase_in_copy(target, database, cells, ids, tombstone(erasure), current)
         target.execute(sql.insert_events(database, log, rows))
         after = int(rows[-1][0])
 

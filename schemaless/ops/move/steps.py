@@ -327,7 +327,7 @@ class _ShardMove:
     def _copy_erasures(self, *, fenced: bool = False) -> None:
         fence = self._fence
         source = fence.reader if fenced else fence.source
-        copy_erasures(source, fence.target, fence.database, self._token, fenced=fenced)
+        copy_erasures(source, fence.target, fence.database, self._token, self._internals.dictionaries, fenced=fenced)
 
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)

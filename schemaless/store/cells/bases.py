@@ -21,8 +21,8 @@ _VERSIONS: Final = 33
 _CHAINS_PER_SELECT: Final = 100
 
 
-def with_bases(connection: Connection, database: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """Return complete rows of a shard's ``cell`` table in which every delta has what it takes to decode it.
+def with_bases(connection: Connection, database: str, rows: Sequence[Row], name: str = "cell") -> Sequence[Row]:
+    """Return complete rows of a table of cells in which every delta has what it takes to decode it.
 
     No statement is sent if there is none among the bodies, or if the rows have what is needed. Whatever is wrong with
     the versions that a delta depends on is raised when its body is decoded.
@@ -31,20 +31,21 @@ def with_bases(connection: Connection, database: str, rows: Sequence[Row]) -> Se
         connection: the connection that the rows were read from.
         database: the shard's database.
         rows: the rows; bodies may be None.
+        name: name of the table.
     """
     deltas = [row for row in rows if _is_delta(row)]
     if not deltas:
         return rows
     known = {_version(row): row[4] for row in rows if row[4] is not None}  # type: ignore[redundant-expr]
-    lost = _read_bases(connection, database, known, map(_version, deltas))
+    lost = _read_bases(connection, database, name, known, map(_version, deltas))
     if lost:
-        again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in lost]))
+        again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in lost], name))
         current: dict[Version, Row] = {_version(row): row for row in again}
         rows = [current.get(_version(row), row) for row in rows]
         deltas = [row for row in rows if _is_delta(row)]
         # What was read before may have changed with the row.
         known = {version: row[4] for version, row in current.items()}
-        _read_bases(connection, database, known, map(_version, deltas))
+        _read_bases(connection, database, name, known, map(_version, deltas))
     versions = Versions({_version(row): row[4] for row in deltas} | known)
     return [(*row[:4], versions.body(_version(row)), row[5]) if _is_delta(row) else row for row in rows]
 
@@ -59,7 +60,7 @@ def _version(row: Row) -> Version:
 
 
 def _read_bases(
-    connection: Connection, database: str, known: dict[Version, bytes], deltas: Iterable[Version]
+    connection: Connection, database: str, name: str, known: dict[Version, bytes], deltas: Iterable[Version]
 ) -> list[Version]:
     """Add the versions that deltas depend on to ``known``; return the deltas for which one is missing."""
     chains: dict[Version, Version] = {version: version for version in deltas}
@@ -82,7 +83,7 @@ def _read_bases(
         wanted = list(missing.items())
         for start in range(0, len(wanted), _CHAINS_PER_SELECT):
             part = dict(wanted[start : start + _CHAINS_PER_SELECT])
-            for row_key, column_name, ref_key, body in _versions(connection, database, part):
+            for row_key, column_name, ref_key, body in _versions(connection, database, name, part):
                 known.setdefault(((row_key, column_name), ref_key), body)
         absent.update(version for version in wanted if version not in known)
     return lost
@@ -109,7 +110,7 @@ def _end(known: dict[Version, bytes], version: Version) -> Version | None:
         ref_key = base
 
 
-def _versions(connection: Connection, database: str, lowest: Mapping[Any, int]) -> Rows:
+def _versions(connection: Connection, database: str, name: str, lowest: Mapping[Any, int]) -> Rows:
     """Read the next versions of some rows and columns, from the lowest one on that is wanted."""
 
     def check(rows: Rows) -> str | None:
@@ -118,7 +119,9 @@ def _versions(connection: Connection, database: str, lowest: Mapping[Any, int]) 
                 return f"requested {lowest!r:.200}, got version {ref_key} of {column_name} of {row_key!r}"
         return None
 
-    return connection.rows(select_bases(database, [(*pair, low) for pair, low in lowest.items()], _VERSIONS), check)
+    return connection.rows(
+        select_bases(database, [(*pair, low) for pair, low in lowest.items()], _VERSIONS, name), check
+    )
 
 
 def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:

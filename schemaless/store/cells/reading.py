@@ -331,7 +331,7 @@ class Reader:
         if source.read_from == "primary":
             fetched: list[Any] = []
             query_shards(self._shards, by_shard, statement, fetched.extend, only_requested(wanted, ROW_KEY))
-            return ((row, self._shard_of(row[1])) for row in fetched)
+            return ((row, self._shard_of(row[1])) for row in self.completed(fetched))
         return (
             (row, shard) for shard in by_shard for row in self.select(shard, statement(shard), wanted, ROW_KEY, source)
         )

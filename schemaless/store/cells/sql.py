@@ -73,13 +73,13 @@ def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, 
     )
 
 
-def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
-    """Select the cells with these keys, in undefined order."""
+def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]], name: str = "cell") -> bytes:
+    """Select the cells of a table with these keys, in undefined order."""
     tests = [
         b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
         for row_key, column_name, ref_key in keys
     ]
-    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database), b" OR ".join(tests))
+    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database, name), b" OR ".join(tests))
 
 
 def select_latest(database: str, pairs: Sequence[tuple[bytes, str]], at: datetime | None = None) -> bytes:
@@ -184,13 +184,13 @@ def select_versions(
     )
 
 
-def select_bases(database: str, versions: Iterable[tuple[bytes, str, int]], limit: int) -> bytes:
+def select_bases(database: str, versions: Iterable[tuple[bytes, str, int]], limit: int, name: str = "cell") -> bytes:
     """Select row_key, column_name, ref_key and body of each version, a key, and of the next ones up to ``limit``."""
     return _each(
         [
             b"SELECT row_key, column_name, ref_key, body FROM %b WHERE row_key=x'%b' AND column_name='%b' "
             b"AND ref_key>=%d ORDER BY ref_key LIMIT %d"
-            % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key, limit)
+            % (by_key(database, name), row_key.hex().encode(), column_name.encode(), ref_key, limit)
             for row_key, column_name, ref_key in versions
         ]
     )

@@ -13,11 +13,14 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemaless.cell import Erased, StoredCell
+from schemaless.codec.deltas import payload_bytes
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import AccessDenied, CorruptBody, InvalidInput
+from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.reading import ADDED_ID, ROW_KEY, Reader, only_requested
 from schemaless.store.cells.sql import select_by_id
 from schemaless.store.erasures import sql
+from schemaless.store.erasures.dependents import dependents, whole_bodies
 from schemaless.store.erasures.ledger import Erasure, Ledger, Target
 from schemaless.store.followers.erasures import ErasureLog
 from schemaless.store.followers.sql import select_last_event
@@ -177,9 +180,12 @@ class ShardEraser:
             sizes, columns = _first_of(rows)
             if not sizes:
                 return Batch()
+            dependents = self._dependents(connection, rows, sizes)
             ids = list(sizes)
             cells = self._cells(connection, ids, columns, indexes)
             last = int(connection.rows(select_last_event(database))[0][0] or 0)
+            for added_id, body in dependents.items():
+                connection.execute(sql.replace_body(database, "cell", added_id, body))
             affected = connection.execute(sql.replace_bodies(database, "cell", ids, self._tombstone)).affected
             assert affected == len(ids), f"{affected} of {len(ids)} cells were erased while the log was locked"
             connection.execute(sql.delete_parked_cells(database, ids))
@@ -191,6 +197,22 @@ class ShardEraser:
             connection.execute(sql.insert_events(database, events))
         return Batch(tuple(ids), sum(sizes.values()))
 
+    def _dependents(
+        self, connection: Connection, rows: Sequence[Sequence[Any]], sizes: dict[int, int]
+    ) -> dict[int, bytes]:
+        """Return the whole bodies of the cells that are deltas against cells about to be erased, by added_id.
+
+        Takes cells out of ``sizes``, from the end, until these bodies fit into a transaction.
+        """
+        while True:
+            erased = [row for row in rows if int(row[0]) in sizes]
+            found = dependents(connection, self._database, "cell", erased)
+            if len(sizes) == 1 or sum(payload_bytes(row[4]) for row in found) <= _MAX_BYTES:
+                break
+            for added_id in list(sizes)[(len(sizes) + 1) // 2 :]:
+                del sizes[added_id]
+        return whole_bodies(connection, self._database, found, self._reader.dictionaries)
+
     def _cells(
         self, connection: Connection, ids: Sequence[int], columns: set[str], indexes: Sequence[IndexEntry]
     ) -> dict[int, StoredCell]:
@@ -200,7 +222,7 @@ class ShardEraser:
         rows: Any = connection.rows(
             select_by_id(self._database, ids), only_requested({(added_id,) for added_id in ids}, ADDED_ID)
         )
-        cells = [self._reader.stored(row, self.shard) for row in rows]
+        cells = [self._reader.stored(row, self.shard) for row in with_bases(connection, self._database, rows)]
         if self._seen is not None:
             for cell in cells:
                 self._seen(cell)

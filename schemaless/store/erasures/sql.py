@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from schemaless.wire.sql.parts import (
+    CELL,
+    DELTA,
     LIVE,
     NOW,
     Term,
+    blob,
     blob_hex,
     by_id,
     by_key,
@@ -89,6 +92,50 @@ def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
         row_key=blob_hex(row_key),
         column_name=None if column_name == ANY_COLUMN else column_name,
         ref_key=None if ref_key == ANY_VERSION else ref_key,
+    )
+
+
+def select_dependents(
+    database: str, name: str, tops: Mapping[tuple[bytes, str], int], bases: Iterable[int], ids: Iterable[int]
+) -> bytes:
+    """Select the cells, other than some, that may be deltas against one of them.
+
+    Args:
+        database: the shard's database.
+        name: table of the cells, as in ``replace_bodies``.
+        tops: the highest ref_key of those cells by row_key and column_name; only lower versions depend on them.
+        bases: the ref_keys of those cells.
+        ids: their added_ids.
+    """
+    lower = b" OR ".join(
+        b"(row_key=%b AND column_name=%b AND ref_key<%d)" % (blob_hex(row_key), text(column), top)
+        for (row_key, column), top in tops.items()
+    )
+    return b"SELECT %b FROM %b WHERE (%b) AND %b AND SUBSTRING(body,3,8) IN (%b)%b" % (
+        CELL,
+        by_key(database, name),
+        lower,
+        DELTA,
+        b",".join(blob_hex(base.to_bytes(8, "big")) for base in sorted(set(bases))),
+        b" AND added_id NOT IN (%b)" % numbers(ids),
+    )
+
+
+def select_keys_by_id(database: str, name: str, ids: Iterable[int]) -> bytes:
+    """Select added_id, row_key, column_name and ref_key of cells of a table."""
+    return b"SELECT added_id, row_key, column_name, ref_key FROM %b WHERE added_id IN (%b)" % (
+        quoted_table(database, name),
+        numbers(ids),
+    )
+
+
+def replace_body(database: str, name: str, added_id: int, body: bytes) -> bytes:
+    """Replace the body of a cell that is a delta."""
+    return b"UPDATE %b SET body=%b WHERE added_id=%d AND %b" % (
+        quoted_table(database, name),
+        blob(body),
+        added_id,
+        DELTA,
     )
 
 

@@ -12,6 +12,7 @@ CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """All columns of a cell, in the order that ``Cells`` expects."""
 
+DELTA: Final = b"SUBSTRING(body,1,2) IN (x'C113',x'C123')"
 LIVE: Final = b"SUBSTRING(body,1,2)<>x'C1F0'"
 """Condition for cells that have not been erased."""
 
@@ -85,9 +86,10 @@ def id_range(after: int, up_to: int | None, legacy_only: bool = False, column_na
     return condition
 
 
-def by_key(database: str) -> bytes:
-    """Return a shard's cell table with the index hint for reads by the unique key."""
-    return b"%b FORCE INDEX (cell_key)" % cell_table(database)
+def by_key(database: str, name: str = "cell") -> bytes:
+    """Return a shard's cell table, or one of that form, with the index hint for reads by the unique key."""
+    # A copy that is being built may not have the key yet.
+    return quoted_table(database, name) + (b" FORCE INDEX (cell_key)" if name == "cell" else b"")
 
 
 def by_id(database: str) -> bytes:

@@ -1,0 +1,80 @@
+"""Erasing a version that others are deltas against: they are made whole first, in the same transaction."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from schemaless.codec.envelope import describe_body
+from schemaless.store.erasures import eraser
+from schemaless.store.internals import internals_of
+from tests.store.cells.test_bases import COUNT, Versions, delta, document
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+
+@pytest.fixture
+def versions(erase_store, fresh_store, by_hand, new_row):
+    return Versions(fresh_store, by_hand(fresh_store), new_row())
+
+
+def read(store, versions):
+    return {cell.ref_key: cell.body for cell in store.get_versions(versions.row, "BASE")}
+
+
+def formats(store, versions):
+    cells = (cell for cell in store.scan_shard(versions.shard) if cell.row_key == versions.row)
+    return {cell.ref_key: describe_body(cell.body).name for cell in cells}
+
+
+@pytest.mark.guarantee("history-erasure")
+@pytest.mark.parametrize("erased", [[5], [35], [1], [COUNT], [10, 9], [9, 10], [20, 21, 22, 40]])
+def test_all_other_versions_stay_readable(versions, erase_store, erased):
+    """Whichever versions are erased, in whichever order."""
+    for ref_key in erased:
+        erase_store.erase(versions.row, "BASE", ref_key, reason="test")
+
+    left = {number: document(number) for number in range(1, COUNT + 1) if number not in erased}
+    assert read(erase_store, versions) == left
+    stored = formats(erase_store, versions)
+    for number in left:
+        whole = number % 35 == 0 or number == COUNT or number + 1 in erased
+        assert stored[number] == ("msgpack+zlib" if whole else "msgpack+delta")
+
+
+def test_versions_with_the_same_base_are_all_made_whole(versions, erase_store):
+    """A version may have been written between another one and its base."""
+    for ref_key in (3, 4, 5):
+        versions.write(ref_key, delta(ref_key, 6))
+    erase_store.erase(versions.row, "BASE", 6, reason="test")
+
+    assert read(erase_store, versions) == {number: document(number) for number in range(1, COUNT + 1) if number != 6}
+    assert [formats(erase_store, versions)[number] for number in (2, 3, 4, 5)] == [
+        "msgpack+delta",
+        *["msgpack+zlib"] * 3,
+    ]
+
+
+def test_erasing_everything_re_encodes_nothing(versions, erase_store, monkeypatch):
+    """Versions are erased from the oldest to the newest, so that no delta loses its base first."""
+    made = []
+    real = eraser.whole_bodies
+    monkeypatch.setattr(eraser, "whole_bodies", lambda *args: made.append(real(*args)) or made[-1])
+    monkeypatch.setattr(eraser, "MAX_CELLS", 20)
+    entry = erase_store.erase(versions.row, "BASE", reason="test")
+
+    assert internals_of(erase_store).erasures.ledger.entry(entry.number).cells == COUNT
+    assert read(erase_store, versions) == {}
+    assert set(map(len, made)) == {0}
+
+
+def test_a_delta_that_does_not_decode_does_not_block_an_erasure(versions, erase_store, caplog):
+    """It could not be read before, either; the erasure goes on, and says so."""
+    versions.write(3, delta(3)[:-4] + b"else")
+    with caplog.at_level(logging.WARNING, "schemaless"):
+        erase_store.erase(versions.row, "BASE", 4, reason="test")
+
+    assert "stays a delta" in caplog.text
+    assert erase_store.get_cell(versions.row, "BASE", 4) is None
+    assert erase_store.get_cell(versions.row, "BASE", 5).body == document(5)
