@@ -254,7 +254,9 @@ def internals_of(store: Opened) -> Internals:
     Raises:
         InvalidInput: ``store`` is something else, such as a URL.
     """
-    internals = getattr(store, "_internals", None)  # the only place that may access them
-    if not isinstance(internals, Internals):
-        raise InvalidInput(f"expected an open Datastore, from schemaless.connect(), got {type(store).__name__}")
-    return internals
+    try:
+        return store._internals  # noqa: SLF001 - the only place that may access them
+    except AttributeError:
+        raise InvalidInput(
+            f"expected an open Datastore, from schemaless.connect(), got {type(store).__name__}"
+        ) from None
