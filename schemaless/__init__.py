@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from schemaless.store.opening import connect
     from schemaless.store.triggers.declaration import Call, Trigger, trigger
     from schemaless.store.typed import Column
+    from schemaless.topology.pinging import Ping
     from schemaless.topology.shards import FeedFrom, ReadFrom
 
     __version__: str
@@ -166,6 +167,7 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "ParkCell",
+    "Ping",
     "PrimaryNotClaimed",
     "Put",
     "ReadFrom",
@@ -236,6 +238,7 @@ _HOMES = {
     "schemaless.store.indexes.registry": ("IndexEntry",),
     "schemaless.store.opening": ("connect",),
     "schemaless.store.typed": ("Column",),
+    "schemaless.topology.pinging": ("Ping",),
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

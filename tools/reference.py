@@ -33,7 +33,7 @@ GENERATED = "<!-- Written by `make reference` from {}: do not edit. -->\n"
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
 GROUPS = {
     "Opening": ("connect", "create", "Limits", "ReadFrom"),
-    "Datastore": ("Datastore",),
+    "Datastore": ("Datastore", "Ping"),
     "Cells": (
         "new_key",
         "NewCell",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -13,6 +14,7 @@ from schemaless.store.arrow.reader import Since, each_batch
 from schemaless.store.datastore import Datastore
 from schemaless.store.indexes.query import Index
 from schemaless.store.typed import Column, Upcast
+from schemaless.topology.pinging import Ping, ping_server
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -156,6 +158,13 @@ class AsyncDatastore(_Async[Datastore]):
     def shard_count(self) -> int:
         """Number of shards. It is fixed when the datastore is created."""
         return self._blocking.shard_count
+
+    async def ping(self, timeout_s: float = 1.0) -> list[Ping]:
+        """Connect to every server of the datastore at the same time, and report which ones answer."""
+        run, shards = self._runtime.run, self._internals.shards
+        return await asyncio.gather(
+            *(run(ping_server, shards, server, timeout_s) for server in self._internals.servers())
+        )
 
     codec_for = _coroutine(Datastore.codec_for)
     decode = _coroutine(Datastore.decode)

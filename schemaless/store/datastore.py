@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NoReturn, Self
 
 from schemaless.base.keys import (
@@ -32,8 +33,10 @@ from schemaless.store.indexes.registry import IndexEntry
 from schemaless.store.internals import Internals
 from schemaless.store.typed import Column, T, Upcast
 from schemaless.topology.model import check_shard
+from schemaless.topology.pinging import Ping, ping_server
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import FeedFrom, ReadFrom
+from schemaless.wire.parallel import on_servers
 
 _MAX_PAGE_CELLS = 100_000
 
@@ -88,6 +91,29 @@ class Datastore:
     def shard_count(self) -> int:
         """Number of shards. It is fixed when the datastore is created."""
         return self._shard_count
+
+    def ping(self, timeout_s: float = 1.0) -> list[Ping]:
+        """Connect to every server of the datastore at the same time, and report which ones answer.
+
+        The call uses connections of its own, and does not affect the circuit breakers of other calls.
+
+        Args:
+            timeout_s: maximum time to wait for each server, once for the connection and once for each reply, in
+                seconds.
+
+        Returns:
+            One result per server: the clusters in order, each with its primary first, and the catalog's server at the
+            end if it has no shards. A server that does not answer raises nothing: its ``error`` says why.
+
+        Raises:
+            InvalidInput: the timeout is invalid.
+        """
+        shards, servers = self._internals.shards, self._internals.servers()
+        pings = on_servers(
+            [(server.node, (position, server)) for position, server in enumerate(servers)],
+            lambda item: (item[0], ping_server(shards, item[1], timeout_s)),
+        )
+        return [ping for _, ping in sorted(pings, key=itemgetter(0))]
 
     def codec_for(self, column_name: str) -> Codec:
         """Return the codec that new bodies of a column are written with by default.

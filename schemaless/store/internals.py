@@ -32,6 +32,7 @@ from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.indexes.registry import Registry
 from schemaless.store.indexes.row_fetch import RowReader
 from schemaless.topology.model import Topology, check_shard
+from schemaless.topology.pinging import Server, servers_of
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -120,6 +121,10 @@ class Internals:
     def dictionary_replicas(self) -> DictionaryReplicas:
         """The catalog's dictionaries and the copies on the clusters."""
         return DictionaryReplicas.of(self.topology, self.catalog, self.shards.pool_for)
+
+    def servers(self) -> list[Server]:
+        """Return the servers that ``Datastore.ping`` queries."""
+        return servers_of(self.shards, self._catalog_node)
 
     @property
     def _catalog_node(self) -> Node:

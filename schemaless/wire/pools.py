@@ -84,17 +84,21 @@ class Pools:
             if pool.node in changed:
                 pool.replace_connections()
 
-    def new_pool(self, node: Node, options: PoolOptions, *, unclaimed: bool = False) -> NodePool:
+    def new_pool(
+        self, node: Node, options: PoolOptions, *, unclaimed: bool = False, own_breaker: bool = False
+    ) -> NodePool:
         """Create a separate pool for a node; the caller closes it.
 
         Args:
             node: the server's address.
             options: timeouts and limits; timeouts in the URL are ignored.
             unclaimed: use the server whatever claim it holds.
+            own_breaker: neither heed nor affect the circuit breaker that the server's other pools share.
         """
         claims = None if unclaimed else self._claims
         account = self._credentials.without_timeouts()
-        return NodePool(node, account, options, self._breaker_for(node), claims, self.runtime)
+        breaker = Breaker() if own_breaker else self._breaker_for(node)
+        return NodePool(node, account, options, breaker, claims, self.runtime)
 
     def breakers(self) -> dict[Node, Breaker]:
         """Return the breakers of all servers used so far, by address."""

@@ -81,5 +81,6 @@ from tests.store.test_typed import (  # noqa: F401
     test_documents_of_another_shape_are_named_or_upcast,
     test_what_would_not_read_back_is_not_written,
 )
+from tests.topology.test_pinging import test_every_server_answers  # noqa: F401
 
 pytestmark = pytest.mark.mysql

@@ -37,6 +37,7 @@ CALLS = {
     "iter_cells",
     "iter_shard",
     "name",
+    "ping",
     "put_cell",
     "put_cells",
     "put_row",
