@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
@@ -23,6 +24,7 @@ from schemaless.store.cells.sql import (
     select_page,
     select_page_end,
     select_row,
+    select_rows,
     select_versions,
 )
 from schemaless.store.feed.sql import select_ids
@@ -38,15 +40,23 @@ MAX_READS = 250
 
 ROW = uuid.uuid5(uuid.NAMESPACE_OID, "statements")
 KEYS = [(ROW.bytes, "A", ref_key) for ref_key in (3, 500, 2_400, 9_999)]
+FEW = [uuid.UUID(int=number).bytes for number in (7, 8, 9)]
+AT = datetime(9000, 1, 1, tzinfo=UTC)
 IDS = [4, 700, 1_300, 2_499]
 
 HOT: dict[str, Callable[[str], bytes]] = {
     "select_cells": lambda name: select_cells(name, KEYS),
     "select_latest": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")]),
+    "select_latest at": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")], AT),
     "select_versions": lambda name: select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10, live_only=True),
     "select_latest_ref_key": lambda name: select_latest_ref_key(name, ROW.bytes, "A"),
     "select_added_id": lambda name: select_added_id(name, ROW.bytes, "A", 77),
     "select_row of few": lambda name: select_row(name, uuid.UUID(int=7).bytes),
+    "select_rows of few": lambda name: select_rows(name, FEW),
+    "select_rows of few, some columns": lambda name: select_rows(name, FEW, ["A", "B", "C"]),
+    "select_rows of one, some columns": lambda name: select_rows(name, FEW[:1], ["A", "B", "C"]),
+    "select_rows of few, some columns, at": lambda name: select_rows(name, FEW, ["A", "B", "C"], AT),
+    "select_rows of one, at": lambda name: select_rows(name, FEW[:1], None, AT),
     "select_column_names of few": lambda name: select_column_names(name, uuid.UUID(int=7).bytes),
     "select_page_end": lambda name: select_page_end(name, id_range(1_000, None), 20, 1 << 20),
     "select_page": lambda name: select_page(name, id_range(1_000, None), 20, 1 << 20),

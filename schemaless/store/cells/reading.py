@@ -53,9 +53,6 @@ from schemaless.wire.connection import Check, Connection, Rows
 _PAIRS_PER_SELECT: Final = 200
 _ROWS_PER_SELECT: Final = 200
 
-_RANGES_PER_SELECT: Final = 2_000
-"""Maximum number of rows times columns per statement; with too many ranges, MySQL would scan the whole index."""
-
 Place = tuple[bytes, str, int]
 """A cell's key as the table stores it: row_key, column_name, ref_key."""
 
@@ -285,12 +282,15 @@ class Reader:
         if names == ():
             return {}
         shard = self._shard_of(row)
-        rows = self.select(shard, select_row(self._shards.database(shard), row, names, at), [(row,)], ROW_KEY, source)
+        database = self._shards.database(shard)
+        is_whole = names is None and at is None
+        sql = select_row(database, row) if is_whole else select_rows(database, [row], names, at)
+        rows = self.select(shard, sql, [(row,)], ROW_KEY, source)
         read = (self.cell(stored_row, shard, source=source) for stored_row in rows)
         cells = {cell.column_name: cell for cell in read if not cell.erased}
         if not cells:
             source.check_absent(shard, f"row {row.hex()}")
-        return cells
+        return dict(sorted(cells.items()))
 
     def rows(
         self, row_keys: Iterable[RowKey], columns: Iterable[str] | None, at: datetime | None, read_from: ReadFrom
@@ -301,9 +301,8 @@ class Reader:
         if names == ():
             return {}
         found: dict[bytes, dict[str, Cell]] = {row: {} for row in wanted}
-        step = min(_ROWS_PER_SELECT, max(1, _RANGES_PER_SELECT // len(names or [None])))
-        for start in range(0, len(wanted), step):
-            for stored_row, shard in self._rows_of(wanted[start : start + step], names, at, source):
+        for start in range(0, len(wanted), _ROWS_PER_SELECT):
+            for stored_row, shard in self._rows_of(wanted[start : start + _ROWS_PER_SELECT], names, at, source):
                 cell = self.cell(stored_row, shard, source=source)
                 if not cell.erased:
                     found[stored_row[1]][cell.column_name] = cell

@@ -22,6 +22,7 @@ from schemaless.wire.sql.parts import (
     by_key,
     cell_table,
     numbers,
+    rows_of,
     table,
     text,
     texts,
@@ -276,10 +277,9 @@ def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> by
 
 def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequence[bytes]) -> bytes:
     """Select row_key and the latest ref_key in each of some columns, for each row, in one snapshot."""
-    rows = b" UNION ALL ".join(b"SELECT CAST(%b AS BINARY(16)) AS row_key" % blob_hex(row_key) for row_key in row_keys)
     return b"SELECT p.row_key, %b FROM (%b) AS p" % (
         b", ".join(_latest(database, column, b"p.row_key") for column in columns),
-        rows,
+        rows_of(row_keys),
     )
 
 

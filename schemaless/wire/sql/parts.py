@@ -160,6 +160,11 @@ def texts(values: Iterable[str]) -> bytes:
     return b",".join(map(text, values))
 
 
+def rows_of(row_keys: Iterable[bytes]) -> bytes:
+    """Return a query for one row per row_key, to join tables with."""
+    return all_rows(b"SELECT CAST(%b AS BINARY(16)) AS row_key" % blob_hex(row_key) for row_key in row_keys)
+
+
 def all_rows(selects: Iterable[bytes]) -> bytes:
     """Combine queries with UNION ALL."""
     return b" UNION ALL ".join(selects)

@@ -49,7 +49,11 @@ bodies = st.one_of(
     st.sampled_from(NEARLY),
     st.sampled_from([1, 1.0, True]),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=20),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
         max_leaves=8,
     ),
