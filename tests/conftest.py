@@ -147,7 +147,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     callspec = getattr(item, "callspec", None)
     with pytest.MonkeyPatch.context() as patch:
         if callspec is not None and callspec.params.get("server_kind") == "myrocks":
-            for call in (schemaless.create, add_cluster, unwrap(private_servers)):
+            for call in (schemaless.create, unwrap(add_cluster), unwrap(private_servers)):
                 patch.setitem(call.__kwdefaults__, "engine", "rocksdb")
         return (yield)
 
