@@ -10,17 +10,16 @@ the versions that an entry is derived from, so repeating them is safe.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from schemaless.base.parts import parts
-from schemaless.errors import AccessDenied, ServerError
+from schemaless.errors import ServerError
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.move import sql
 from schemaless.ops.move.fence import Fence, Side, index_tables, session, side_of
 from schemaless.schema.engines import INNODB, StorageEngine
+from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.indexes import sql as entries_sql
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, READY, IndexEntry
 from schemaless.store.indexes.sql import EntryRow, Layout
@@ -28,13 +27,11 @@ from schemaless.store.indexes.tables import check_tables
 from schemaless.store.internals import Internals
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Rows, split_statements
-from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
 
 T = TypeVar("T")
 
 _ENTRIES_AT_ONCE: Final = 2_000
-_SHARDS_AT_ONCE: Final = 64
 
 
 def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, node: str) -> str | None:
@@ -102,7 +99,12 @@ class IndexMover:
         saved = sql.saved_locations(token)
         fence.target.execute(sql.create_saved_locations(fence.database, saved))
         # The locations have to be read before the first entry.
-        rows = self._locations([entry.follower for entry in entries])
+        pairs = [(entry.follower, shard) for entry in entries for shard in range(self._internals.topology.shard_count)]
+        found = FollowerRows(self._internals.shards).look(pairs)
+        for error in found.failed.values():
+            raise error
+        at = {pair: (row.location, row.erased_event) for pair, row in found.rows.items()}
+        rows = [(*pair, *at.get(pair, (0, 0))) for pair in pairs]
         self._insert(fence, rows, lambda part: sql.insert_saved_locations(fence.database, saved, part))
         for entry in entries:
             check_tables(self._internals.shards, self._internals.registry, entry, [self._run.state.shard])
@@ -154,20 +156,16 @@ class IndexMover:
         shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
         with session(shards, node, self._run.state.shard) as connection:
             for table in side_of(connection, database).saved_locations:
-                saved = connection.rows(sql.select_saved_locations(database, table))
-                # A shard that has nothing after the saved location and event had nothing to index since.
-                ends = {
-                    int(shard): (int(top or 0), int(event or 0))
-                    for shard, top, event in self._ask_all(sql.select_ends, strict=False)
-                }
+                rows = connection.rows(sql.select_saved_locations(database, table))
+                saved = {(str(name), int(shard)): (int(location), int(event)) for name, shard, location, event in rows}
+                now = FollowerRows(shards).look(saved).rows
                 failed: ServerError | None = None
-                for name, shard, location, event in saved:
-                    top, last = ends.get(int(shard), (int(location) + 1, 0))
-                    if top > int(location) or last > int(event):
-                        home = shards.database(int(shard))
+                for (name, shard), (location, event) in saved.items():
+                    row = now.get((name, shard))
+                    # A shard that has nothing after the saved location and event had nothing to index since.
+                    if row is None or row.top > location or row.last_event > event:
                         try:
-                            statement = sql.rewind_follower(home, str(name), int(location), int(event))
-                            shards.execute(int(shard), statement)
+                            shards.execute(shard, sql.rewind_follower(shards.database(shard), name, location, event))
                         except ServerError as error:
                             failed = failed or error
                 if failed is not None:
@@ -188,46 +186,6 @@ class IndexMover:
         with session(shards, node, self._run.state.shard) as connection:
             for table in (*index_tables(side_of(connection, database).moved), *sql.CARRIED):
                 connection.execute(sql.drop_table(database, moving.moved(table, token)))
-
-    def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int, int]]:
-        """Return name, shard, location and erased_event per follower and shard; the last two are 0 without a row."""
-        locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), (0, 0))
-        for shard, name, location, event in self._ask_all(lambda some: sql.select_locations(some, names)):
-            locations[str(name), int(shard)] = int(location), int(event)
-        return [(name, shard, *at) for (name, shard), at in locations.items()]
-
-    @property
-    def _all(self) -> range:
-        return range(self._internals.topology.shard_count)
-
-    def _ask_all(
-        self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, strict: bool = True
-    ) -> list[Sequence[Any]]:
-        """Query all shards, 64 per statement, or one by one if one of the 64 is being moved.
-
-        Args:
-            select: returns the statement for some shards.
-            strict: whether a failing server is an error; otherwise its rows are absent from the result.
-        """
-        shards, rows = self._internals.shards, list[Sequence[Any]]()
-        known = shards.routing
-        for node, databases in self._internals.databases_by_node(self._all).items():
-            for part in parts(databases.items(), _SHARDS_AT_ONCE):
-                statement = select(part)
-                try:
-                    rows += shards.pool_for(node).run(
-                        lambda connection, statement=statement: connection.rows(statement),  # type: ignore[misc]
-                        shard=part[0][1],
-                        route=known,
-                    )
-                except (AccessDenied, DatabaseMissing, Elsewhere):
-                    for item in part:
-                        with suppress(*(() if strict else (ServerError,))):
-                            rows += shards.rows(item[1], select([item]))
-                except ServerError:
-                    if strict:
-                        raise
-        return rows
 
 
 def _entry_too_long(row: object, size: int) -> None:

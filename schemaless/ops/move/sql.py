@@ -204,24 +204,6 @@ def insert_events(database: str, name: str, rows: Iterable[Sequence[Any]]) -> by
 # Locations of index followers
 
 
-def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
-    """Select shard, name, location and erased_event of the named followers in shards given as ``(database, shard)``."""
-    return b" UNION ALL ".join(
-        b"SELECT %d, name, location, erased_event FROM %b WHERE name IN (%b)"
-        % (shard, quoted_table(database, "follower"), texts(names))
-        for database, shard in shards
-    )
-
-
-def select_ends(shards: Iterable[tuple[str, int]]) -> bytes:
-    """Select number, highest added_id and last erasure event of each shard, given as ``(database, shard)``."""
-    return b" UNION ALL ".join(
-        b"SELECT %d, (SELECT MAX(added_id) FROM %b), (SELECT MAX(event_id) FROM %b)"
-        % (shard, quoted_table(database, "cell"), quoted_table(database, "erased_cell"))
-        for database, shard in shards
-    )
-
-
 def create_saved_locations(database: str, name: str) -> bytes:
     """Create the table for saved locations of followers."""
     return (
