@@ -25,7 +25,7 @@ import tempfile
 import uuid
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -304,34 +304,29 @@ def _unwritable(cache_dir: Path, problem: OSError) -> str:
 def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
     lines = _flight_lines(folder)
     header = next(csv.reader(lines[:1]))
-    carriers = _Table(folder / "airlines.csv", _CARRIER, "carrier")
-    airports = _Table(folder / "airports.csv", _AIRPORT, "faa")
-    planes = _Table(folder / "planes.csv", _PLANE, "tailnum")
+    carriers = _records(folder / "airlines.csv", _CARRIER, "carrier")
+    airports = _records(folder / "airports.csv", _AIRPORT, "faa")
+    planes = _records(folder / "planes.csv", _PLANE, "tailnum")
     # Use the UTC hour: a local hour occurs twice when clocks are set back.
-    weather = _Table(folder / "weather.csv", _WEATHER, "origin", "time_hour")
-    leg_of = _reader(header, _LEG)
-    origin_at, dest_at, carrier_at, hour_at = (
-        header.index(name) for name in ("origin", "dest", "carrier", "time_hour")
-    )
+    weather = _records(folder / "weather.csv", _WEATHER, "origin", "time_hour")
 
     chosen = _chosen(lines, header, limit, seed)
     for month, tail_number in sorted(chosen):
         legs = []
-        for row in csv.reader([lines[number] for number in chosen[month, tail_number]]):
-            leg = leg_of(row)
-            origin, dest = row[origin_at], row[dest_at]
-            leg["carrier"] = carriers.record(row[carrier_at])
-            leg["origin"] = airports.record(origin)
+        for row in csv.DictReader((lines[number] for number in chosen[month, tail_number]), header):
+            leg = _record(row, _LEG)
+            leg["carrier"] = _copy(carriers, row["carrier"])
+            leg["origin"] = _copy(airports, row["origin"])
             # Four airports outside the fifty states are not in airports.csv; only their code is known.
-            leg["destination"] = airports.record(dest) or {"code": dest}
-            leg["weather"] = weather.record(origin, row[hour_at])
+            leg["destination"] = _copy(airports, row["dest"]) or {"code": row["dest"]}
+            leg["weather"] = _copy(weather, row["origin"], row["time_hour"])
             legs.append(leg)
         legs.sort(key=lambda leg: (leg["day"], leg["scheduled_departure"]))
         body = {
             "tail_number": tail_number,
             "year": 2013,
             "month": month,
-            "plane": planes.record(tail_number),
+            "plane": _copy(planes, tail_number),
             "legs": legs,
         }
         yield Logbook(tail_number, month, row_key_for(tail_number), month, body)
@@ -365,34 +360,20 @@ def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -
     return {key: legs[key] for key in sorted(legs, key=lot)[:limit]}
 
 
-class _Table:
-    """Records of a CSV file by key, built on first use because a sample needs few of them."""
-
-    def __init__(self, path: Path, fields: tuple[_Field, ...], *key_columns: str) -> None:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.reader(file)
-            header = next(rows)
-            key_at = [header.index(column) for column in key_columns]
-            self._rows = {tuple([row[at] for at in key_at]): row for row in rows}
-        self._read = _reader(header, fields)
-        self._records: dict[tuple[str, ...], dict[str, Any]] = {}
-
-    def record(self, *key: str) -> dict[str, Any] | None:
-        """Return a copy of the record with that key, or None."""
-        record = self._records.get(key)
-        if record is None:
-            row = self._rows.get(key)
-            if row is None:
-                return None
-            record = self._records[key] = self._read(row)
-        return record.copy()
+_Records = dict[tuple[str, ...], dict[str, Any]]
+"""Records of a CSV file by key."""
 
 
-def _reader(header: list[str], fields: tuple[_Field, ...]) -> Callable[[list[str]], dict[str, Any]]:
-    """Return a function that converts a row to a record; ``NA`` becomes None."""
-    plan = [(name, header.index(column), convert) for name, column, convert in fields]
+def _records(path: Path, fields: tuple[_Field, ...], *key: str) -> _Records:
+    with path.open(newline="", encoding="utf-8") as file:
+        return {tuple([row[column] for column in key]): _record(row, fields) for row in csv.DictReader(file)}
 
-    def read(row: list[str]) -> dict[str, Any]:
-        return {name: None if row[at] == "NA" else convert(row[at]) for name, at, convert in plan}
 
-    return read
+def _record(row: Mapping[str, str], fields: tuple[_Field, ...]) -> dict[str, Any]:
+    """Convert a row to a record; ``NA`` becomes None."""
+    return {name: None if row[column] == "NA" else convert(row[column]) for name, column, convert in fields}
+
+
+def _copy(records: _Records, *key: str) -> dict[str, Any] | None:
+    record = records.get(key)
+    return None if record is None else record.copy()
