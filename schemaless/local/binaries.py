@@ -23,7 +23,7 @@ from schemaless.base.home import cache_folder, expanded, locked
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import rocksdb
-from schemaless.local.apt import Apt, ArchiveUnreachable, Package, Progress, Source, distribution_sources
+from schemaless.local.apt import Apt, ArchiveUnreachable, Progress, Source, distribution_sources
 
 FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
@@ -342,43 +342,30 @@ def _offers(
 
     If MySQL is wanted, packages from sid follow, and finally MariaDB's from the configured suites.
     """
-    configured = _updated(part, sources, progress, problems)
-    if configured is not None:
-        for package in _server_packages(configured, flavour):
-            yield configured, flavour, package
+    wanted = [(flavour, sources)]
     if flavour == "mysql":
         # Only Debian's sid has MySQL. It must be signed by a key of the keyring that verifies this machine's suites.
-        tried = set()
+        archives: dict[str, Source] = {}
         for source in sources:
-            if source.uri in tried or "security" in source.uri or any(suite == "sid" for suite in source.suites):
-                continue
-            tried.add(source.uri)
-            sid = _updated(part, [Source(source.uri, ("sid",), ("main",), source.signed_by)], progress, problems)
-            if sid is not None:
-                for package in _server_packages(sid, flavour):
-                    yield sid, flavour, package
-        if any(isinstance(problem, ArchiveUnreachable) for problem in problems):
+            if "security" not in source.uri and "sid" not in source.suites:
+                archives.setdefault(source.uri, source)
+        wanted += [(flavour, [Source(uri, ("sid",), ("main",), of.signed_by)]) for uri, of in archives.items()]
+        wanted.append(("mariadb", sources))
+    for kind, from_sources in wanted:
+        if kind != flavour and any(isinstance(problem, ArchiveUnreachable) for problem in problems):
             return  # A network failure must not change the flavour: MySQL may exist in the archive.
-        if configured is not None:
-            configured = _updated(part, sources, progress, problems)
-        if configured is not None:
-            for package in _server_packages(configured, "mariadb"):
+        apt = Apt(part, from_sources, progress)
+        try:
+            apt.update()
+        except space.NoSpace:
+            raise
+        except LocalServerError as problem:
+            problems.append(problem)
+            continue
+        for package in _server_packages(apt, kind):
+            if kind != flavour:
                 say("no suite of the package archive has MySQL for this machine: using MariaDB")
-                yield configured, "mariadb", package
-
-
-def _updated(
-    part: Path, sources: list[Source], progress: Progress | None, problems: list[LocalServerError]
-) -> Apt | None:
-    apt = Apt(part, sources, progress)
-    try:
-        apt.update()
-    except space.NoSpace:
-        raise
-    except LocalServerError as problem:
-        problems.append(problem)
-        return None
-    return apt
+            yield apt, kind, package
 
 
 def _server_packages(apt: Apt, flavour: str) -> list[str]:
@@ -392,24 +379,15 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
     return sorted(names, key=version, reverse=True)
 
 
-def _plugin_packages(apt: Apt) -> list[Package]:
-    """Return the packages of the MyRocks plugin.
-
-    Raises:
-        _Unfit: the archive does not have them.
-    """
-    packages = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
-    if not packages:
-        raise _Unfit(f"the package archive has no {rocksdb.PACKAGES[0]}; {_INSTALL_HINT}")
-    return packages
-
-
 def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, say: Say) -> Binary:
     packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
     if not packages:
         raise _Unfit(f"apt cannot resolve the dependencies of {package}; {_INSTALL_HINT}")
     if engine == "rocksdb":
-        packages += _plugin_packages(apt)
+        plugin = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
+        if not plugin:
+            raise _Unfit(f"the package archive has no {rocksdb.PACKAGES[0]}; {_INSTALL_HINT}")
+        packages += plugin
     fetched = sum(member.file_bytes for member in packages)
     installed = apt.installed_bytes(packages)
     say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
