@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 from schemaless.cli.codec_advise import advise
-from schemaless.cli.options import codec_details, note_dry, store_option
+from schemaless.cli.options import codec_details, execute_option, store_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.masking import MIN_SHARE, Values
 from schemaless.codec.registry import codec_names
@@ -256,9 +256,7 @@ def set_(store: Datastore, column_name: str, codec_name: str, level: int | None,
 @codec.command()
 @store_option
 @click.argument("dictionary_id", metavar="N", type=int)
-@click.option(
-    "--execute", is_flag=True, help="Retire or remove the dictionary. Without this option, nothing is changed."
-)
+@execute_option("Retire or remove the dictionary. Without this option, nothing is changed.")
 def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
     """Remove a dictionary that no cell needs, in two steps.
 
@@ -277,7 +275,6 @@ def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
         entry = entry_of(store, dictionary_id)
         step = "retire" if entry.retired_at is None else "remove (if no cell needs it)"
         out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
-        note_dry()
         return 0
     with progress("looking for cells that need it", None, "cells") as listener:
         done = remove_dictionary(store, dictionary_id, listener=listener)

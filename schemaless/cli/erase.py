@@ -17,7 +17,7 @@ from schemaless.cli.erase_shown import (
     undone_json,
 )
 from schemaless.cli.job_options import throttle_options, workers_options
-from schemaless.cli.options import execute_option, note_dry, store_option
+from schemaless.cli.options import execute_option, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.ledger_file import Recorded, ledger_lines, load_ledger, read_ledger, taken_text
@@ -69,7 +69,7 @@ def erase() -> None:
 @target_options
 @store_option
 @json_option
-def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, store: Datastore) -> int:
+def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, store: Datastore) -> None:
     """Show what an erasure would erase, and where copies may remain.
 
     Without COLUMN, all columns of the row are erased; without REF_KEY, all versions.
@@ -82,14 +82,13 @@ def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str
     """
     targets = targets_of(row_key, column, ref_key, keys)
     plan_and_show(store, targets)
-    return 0
 
 
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1), required=False)
 @store_option
 @json_option
-def status(number: int | None, store: Datastore) -> int:
+def status(number: int | None, store: Datastore) -> None:
     """Show erasures and who has not acknowledged them.
 
     Without NUMBER, the command lists the ledger.
@@ -101,7 +100,7 @@ def status(number: int | None, store: Datastore) -> int:
     """
     if number is not None:
         print_status(status_of(store, number))
-        return 0
+        return
     entries = internals_of(store).erasures.ledger.entries()
     print_result([entry_json(entry) for entry in entries])
     if not entries:
@@ -122,7 +121,6 @@ def status(number: int | None, store: Datastore) -> int:
             ],
             text_columns=7,
         )
-    return 0
 
 
 @erase.command(cls=ReadOnlyCommand)
@@ -173,7 +171,7 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
 @erase.command()
 @click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True)
 @store_option
-@execute_option
+@execute_option()
 @json_option
 def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     """Erase the originals of erased cells from archives.
@@ -196,8 +194,6 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
         out().print(f"{each.path}: {counted(each.originals, 'original')} {what}")
     originals = counted(sum(each.originals for each in files), "original")
     out().print(f"{originals} of erased cells in {counted(len(files), 'file')}")
-    if not execute:
-        note_dry()
     return EXIT_FAILED if any(each.skipped for each in files) else 0
 
 
@@ -210,13 +206,13 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     metavar="FILE",
     help="First add to the catalog the erasures, holds and releases of holds in this file, written by 'erase ledger'.",
 )
-@execute_option
+@execute_option()
 @workers_options
 @throttle_options
 @json_option
 def replay(
     store: Datastore, ledger_file: str | None, execute: bool, workers: int, dask: str | None, thresholds: Thresholds
-) -> int:
+) -> None:
     """Repeat erasures after restoring a backup.
 
     The command finds erasures and retention runs whose cells are back, and erases those cells again; cells written
@@ -257,9 +253,6 @@ def replay(
     unfinished = [entry.number for entry in entries if entry.kind == "range" and entry.executed_at is None]
     if unfinished:
         note(f"retention run {unfinished[-1]} has not finished; 'schemaless retention run --execute' continues it")
-    if not execute:
-        note_dry()
-    return 0
 
 
 @erase.command(cls=ReadOnlyCommand)

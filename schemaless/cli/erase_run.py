@@ -10,7 +10,7 @@ import click
 
 from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, row_key_of, store_option, with_options
+from schemaless.cli.options import execute_option, row_key_of, store_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
@@ -88,7 +88,7 @@ def _target(text: str) -> Target:
 @click.option("--reason", metavar="CODE", help="The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
 @click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
 @click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
-@click.option("--execute", is_flag=True, help="Erase. Without this option, the command shows what it would erase.")
+@execute_option("Erase. Without this option, the command shows what it would erase.")
 @job_option("Continue this job; all other options are ignored.")
 @workers_options
 @throttle_options
@@ -107,7 +107,7 @@ def run(
     workers: int,
     dask: str | None,
     thresholds: Thresholds,
-) -> int:
+) -> None:
     """Erase a row, a column of it, a version, or what a file lists.
 
     The erasure is recorded in the ledger first. Then every body is replaced by a tombstone, including in tables that
@@ -148,8 +148,7 @@ def run(
         targets = list(ledger.targets(number))
     if not execute:
         plan_and_show(store, targets)
-        note_dry()
-        return 0
+        return
     if number is None:
         assert reason is not None
         number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
@@ -161,4 +160,3 @@ def run(
         run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
     outcome = record_acknowledgements(store, number)
     print_status(outcome)
-    return 0

@@ -10,7 +10,7 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.cli.job_options import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up, store_option
+from schemaless.cli.options import execute_option, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -273,7 +273,7 @@ def compact(uri: str, file_mib: float) -> int:
 
 @export.command()
 @click.argument("name")
-@execute_option
+@execute_option()
 @store_option
 def remove(name: str, execute: bool, store: Datastore) -> None:
     """Delete the progress of an export; its files stay.
@@ -288,8 +288,6 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
     if execute:
         remove_export(store, name)
     out().print(f"the progress of export {name} {'was' if execute else 'would be'} deleted")
-    if not execute:
-        note_dry()
 
 
 def _propose(proposals: list[Proposal]) -> None:

@@ -131,7 +131,7 @@ def _note_next(name: str) -> None:
 
 @index.command()
 @click.argument("name")
-@execute_option
+@execute_option()
 @store_option
 @json_option
 def rebuild(name: str, execute: bool, store: Datastore) -> None:
@@ -170,8 +170,6 @@ def rebuild(name: str, execute: bool, store: Datastore) -> None:
         out().print(f"index {name} is already being rebuilt, as number {entry.number}; state: {entry.state}")
     else:
         out().print(f"index {name} (number {entry.number}) would be rebuilt")
-    if not execute:
-        note_dry()
 
 
 @index.command()
@@ -332,7 +330,9 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 @click.argument("name")
 @click.option("--repair", is_flag=True, help="Repair the faults; needs --execute.")
 @shards_option
-@execute_option
+@click.option(
+    "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
+)
 @store_option
 @json_option
 def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
@@ -408,7 +408,7 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     is_flag=True,
     help="Drop only indexes that another definition has replaced, or whose drop was interrupted.",
 )
-@execute_option
+@execute_option()
 @store_option
 @json_option
 def drop(name: str, number: int | None, replaced: bool, execute: bool, store: Datastore) -> None:
@@ -439,5 +439,3 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, store: Da
     print_result({"name": name, "numbers": [entry.number for entry in chosen], "dropped": execute})
     for entry in chosen:
         out().print(f"index {name}, number {entry.number}, {entry.state}, {'is' if execute else 'would be'} dropped")
-    if not execute:
-        note_dry()

@@ -12,7 +12,7 @@ import click
 
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import chosen_job, job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, shards_of, shards_option, store_option, with_options
+from schemaless.cli.options import execute_option, shards_of, shards_option, store_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -244,7 +244,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     "[default: all migrations in the archive, newest first]"
 )
 @shards_option
-@click.option("--execute", is_flag=True, help="Put originals back. Without this option, they are only counted.")
+@execute_option("Put originals back. Without this option, they are only counted.")
 @workers_options
 @throttle_options
 @click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
@@ -301,8 +301,6 @@ def restore(
             report = count(store, spec, listener=listener)
     print_result(_restore_json(report))
     _show_restore(report, execute)
-    if not execute:
-        note_dry()
     return EXIT_FAILED if report.total.left or report.missing else 0
 
 

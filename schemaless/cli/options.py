@@ -126,20 +126,33 @@ def as_spec(spec: type[Any], **renamed: str) -> Callable[[Callable[..., Any]], C
     return decorate
 
 
-execute_option: Final = click.option(
-    "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
-)
+def note_dry() -> None:
+    """Say that nothing was changed, since --execute was not given."""
+    note("nothing was changed; add --execute to do it")
+
+
+def execute_option(
+    help_text: str = "Make the change. Without this option, the command only says what it would do.",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--execute`` of a command, which says at its end that nothing was changed if not given."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def noting(*arguments: Any, execute: bool, **options: Any) -> Any:
+            outcome = command(*arguments, execute=execute, **options)
+            if not execute:
+                note_dry()
+            return outcome
+
+        return click.option("--execute", is_flag=True, help=help_text)(noting)
+
+    return decorate
 
 
 def note_gave_up(gave_up: Mapping[int, str], what: str = "erased cells") -> None:
     """Print the shards that a run with ``--once`` could not finish, and what it did not handle there."""
     for shard, reason in gave_up.items():
         error(f"shard {shard}: {what} are not handled, and the next run tries again: {reason}")
-
-
-def note_dry() -> None:
-    """Say that nothing was changed, since --execute was not given."""
-    note("nothing was changed; add --execute to do it")
 
 
 def note_estimated_sizes() -> None:

@@ -8,7 +8,7 @@ import click
 
 from schemaless.base.numbers import Interval
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
-from schemaless.cli.options import as_spec, note_dry, note_estimated_sizes, shards_of, shards_option, url_option
+from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import (
@@ -44,9 +44,7 @@ from schemaless.ui.terminal.progress import duration
 @click.command()
 @url_option
 @shards_option
-@click.option(
-    "--execute", is_flag=True, help="Rebuild the tables. Without this option, the command predicts cost and gain."
-)
+@execute_option("Rebuild the tables. Without this option, the command predicts cost and gain.")
 @job_option("Continue this job with the options that it was started with; all other options are ignored.")
 @workers_options
 @throttle_options
@@ -120,7 +118,6 @@ def rebuild(
             with progress("sampling", len(shards), "shards") as listener:
                 plans = plan_rebuild(store, spec, shards, listener=listener)
             _show_plan(plans)
-            note_dry()
             return 0
         with JobProgress(job_store) as shown:
             rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)

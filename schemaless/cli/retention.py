@@ -10,7 +10,7 @@ import click
 
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, row_key_of, shards_option, store_option
+from schemaless.cli.options import execute_option, row_key_of, shards_option, store_option
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
@@ -170,14 +170,14 @@ def plan(store: Datastore, shards: list[int]) -> None:
 
 @retention.command()
 @store_option
-@click.option("--execute", is_flag=True, help="Erase. Without this option, the command counts what it would erase.")
+@execute_option("Erase. Without this option, the command counts what it would erase.")
 @job_option("Continue this job; all other options are ignored.")
 @workers_options
 @throttle_options
 @json_option
 def run(
     store: Datastore, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds
-) -> int:
+) -> None:
     """Erase expired cells.
 
     The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
@@ -194,19 +194,17 @@ def run(
     """
     if not execute:
         _plan_and_show(store, range(store.shard_count))
-        note_dry()
-        return 0
+        return
     job_store = JobStore(store)
     job, resumed, _ = (None, None, ()) if job_id is None else RETAIN.resumed(job_store, job_id)
     number = begin_retention(store) if resumed is None else resumed.erasure
     if number is None:
         note("no column has a policy; 'schemaless retention set' sets one")
-        return 0
+        return
     with JobProgress(job_store) as shown:
         spec = ErasureSpec(number, thresholds=thresholds)
         outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
     _show_outcome(outcome)
-    return 0
 
 
 @retention.command(cls=ReadOnlyCommand)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.job_options import chosen_job, job_option
-from schemaless.cli.options import note_dry, shards_option, store_option
+from schemaless.cli.options import execute_option, shards_option, store_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.move import run as moves
@@ -172,7 +172,7 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 
 @shards.command("drop-moved")
 @shards_option
-@click.option("--execute", is_flag=True, help="Drop the tables. Without this option, the command only lists them.")
+@execute_option("Drop the tables. Without this option, the command only lists them.")
 @store_option
 @json_option
 def drop_moved(shards: list[int], execute: bool, store: Datastore) -> int:
@@ -235,5 +235,3 @@ def _show_leftovers(leftovers: list[Leftovers], execute: bool) -> None:
     for leftover in leftovers:
         if leftover.refusal is not None:
             note(f"shard {leftover.record.shard} stays: {leftover.refusal}")
-    if not execute:
-        note_dry()

@@ -11,15 +11,7 @@ import click
 
 from schemaless.base.events import Advanced
 from schemaless.cli.job_options import stop_option, workers_option
-from schemaless.cli.options import (
-    execute_option,
-    note_dry,
-    note_gave_up,
-    shards_option,
-    store_option,
-    time_of,
-    with_options,
-)
+from schemaless.cli.options import execute_option, note_gave_up, shards_option, store_option, time_of, with_options
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
@@ -275,7 +267,7 @@ def resume(name: str, store: Datastore) -> None:
 
 @trigger.command()
 @click.argument("name")
-@execute_option
+@execute_option()
 @store_option
 @json_option
 def remove(name: str, execute: bool, store: Datastore) -> None:
@@ -294,8 +286,6 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
         triggers.remove(name)
     print_result({"name": name, "removed": execute, "parked": parked})
     out().print(f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells")
-    if not execute:
-        note_dry()
 
 
 @trigger.command()
@@ -308,7 +298,7 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
     help="Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.",
 )
 @shards_option
-@execute_option
+@execute_option()
 @store_option
 @json_option
 def reset(
@@ -360,8 +350,6 @@ def reset(
         f"{name} {'continues' if execute else 'would continue'} from the new location in "
         f"{counted(len(changes), 'shard')}, with {total:,} added_ids of all columns ahead of it"
     )
-    if not execute:
-        note_dry()
 
 
 def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -374,7 +362,7 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Only the cell with this added_id; name its shard with --shards.",
         ),
         click.option("--all", "everything", is_flag=True, help="All parked cells, or all those in --shards."),
-        execute_option,
+        execute_option(),
         store_option,
         json_option,
     )
@@ -479,8 +467,6 @@ def _treat(
     if shown:
         _show_parked(shown, count)
     out().print(f"{count:,} parked cells of {name} {done if execute else would}")
-    if not execute:
-        note_dry()
 
 
 def _show_parked(cells: list[ParkedCell], count: int) -> None:
