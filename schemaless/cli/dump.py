@@ -30,6 +30,8 @@ def dump(store: Datastore, column: str | None, shards: list[int], stored: bool, 
     dump with an error that names the cell; with --stored, bodies are not decoded. A column without cells is an error. A
     file given with --output appears only when the dump is complete.
 
+    Documents are written exactly: a stored NaN or infinity stays one, which is not JSON, and needs 'load --allow-nan'.
+
     \b
     Examples:
       schemaless dump | gzip > cells.ndjson.gz

@@ -282,7 +282,8 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     \b
     Examples:
       schemaless topology lost --from mysql://db-2:3306/ --output lost.ndjson
-      schemaless load --from-dump --created-at created_at --keep-going lost.ndjson
+      schemaless load --from-dump --created-at created_at --keep-going \\
+          --allow-nan lost.ndjson
       schemaless topology lost --from mysql://db-2:3306/ --settled
     """
     if settled:

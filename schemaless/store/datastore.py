@@ -862,8 +862,8 @@ class Datastore:
         Args:
             column_name: the column; None for all columns.
             exact: read the keys of all cells, in index blocks of 20,000, instead of estimating. The default takes a few
-                statements: the number of cells is taken from the servers' statistics, which may be off by half, and a
-                column's share from up to 32,000 keys.
+                statements: the number of cells is taken from the servers' statistics, which may be off by half (by more
+                on MyRocks), and a column's share from up to 32,000 keys.
 
         Returns:
             The number of cells. An exact count includes all cells committed before the call, and may include some
