@@ -103,7 +103,7 @@ def _fill(report: CapacityReport) -> Chart | None:
     if outlook is not None and outlook.free_bytes is not None and outlook.bytes_per_day and first.bytes_per_day:
         factor = outlook.bytes_per_day / first.bytes_per_day
         lines.append((f"{report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
-    until = _until(report, first.disk, forecast.horizon_days)
+    until = _until([first, *([] if outlook is None else [outlook])], forecast.horizon_days)
     # Thinned to what is visible: daily bands over five years would be most of the page's bytes.
     ahead = [*range(0, until, math.ceil(until / _MOST_POINTS)), until]
     days = [forecast.first_day + datetime.timedelta(day) for day in ahead]
@@ -132,7 +132,8 @@ def _fill(report: CapacityReport) -> Chart | None:
         axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"disk size, {bytes_text(size)}")
         for share in report.planning.options.thresholds:
             axes.axhline(share * size, color=SERIES[2], linewidth=1.2, linestyle=":")
-            _above(axes, f"{share * 100:.4g} %", 0.01, share * size)
+            where = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "bottom"}
+            axes.annotate(f"{share * 100:.4g} %", (0.01, share * size), (0, 2), color=SOFT, fontsize=10, **where)
         for level, colour in levels:
             on = level.on or {}
             mid, low, high = (on.get(name) for name in ("mid", "low_80", "high_80"))
@@ -168,13 +169,9 @@ def _fill(report: CapacityReport) -> Chart | None:
     return Chart("fill", title, description, draw, _SIZE, None)
 
 
-def _until(report: CapacityReport, disk: str, horizon: int) -> int:
-    """Return the number of days to draw: until both lines are clearly above the disk size, but at most the horizon."""
-    ends = []
-    for scenario in (report.now, report.after):
-        outlook = next((of_disk for of_disk in scenario.disks if of_disk.disk == disk), None) if scenario else None
-        if outlook is not None and outlook.days is not None:
-            ends.append(outlook.days.high_80 if math.isfinite(outlook.days.high_80) else horizon)
+def _until(outlooks: Sequence[DiskOutlook], horizon: int) -> int:
+    """Return the number of days to draw: until all lines are clearly above the disk size, but at most the horizon."""
+    ends = [min(outlook.days.high_80, horizon) for outlook in outlooks if outlook.days is not None]
     return max(7, min(horizon, math.ceil(1.15 * max(ends, default=horizon))))
 
 
@@ -183,11 +180,9 @@ def _growth(report: CapacityReport) -> Chart | None:
     total = report.total
     if total is None or len(total.history) < 2:
         return None
-    history, forecast = total.history, total.forecast
-    ahead: Sequence[Band] = ()
-    if isinstance(forecast, Forecast):
-        ahead = forecast.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))]
-
+    history = total.history
+    forecast = total.forecast if isinstance(total.forecast, Forecast) else None
+    ahead = forecast.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))] if forecast else ()
     step = 7 if len(history) >= _FEWEST_DAYS_BY_WEEK else 1
 
     def draw(figure: Figure, _: bool) -> None:
@@ -198,7 +193,7 @@ def _growth(report: CapacityReport) -> Chart | None:
         label = "measured" if step == 1 else "measured, by week"
         axes.plot(x, values, color=INK, linewidth=1.2, label=label, marker="o", markersize=2)
         top = max(values)
-        if ahead and isinstance(forecast, Forecast):
+        if forecast and ahead:
             starts = range(0, len(ahead) - step + 1, step)
             days = [forecast.first_day + datetime.timedelta(day) for day in starts]
             bands = [forecast.between(day, day + step) for day in starts]
@@ -273,10 +268,8 @@ def _bytes(report: CapacityReport) -> Chart | None:
 
 
 def _days_by_codec(report: CapacityReport) -> Chart | None:
-    rows = [
-        (scenario.name, scenario.first) for scenario in report.scenarios if scenario.name in ("now", scenario.codec)
-    ]
-    known = [(name, first) for name, first in rows if first is not None and first.days is not None]
+    rows = [each for each in report.scenarios if each.name in ("now", each.codec)]
+    known = [(each.name, each.first) for each in rows if each.first is not None]
     if len(known) < 2:
         return None
     known = [known[0], *sorted(known[1:], key=lambda row: -_ending(row[1].days, row[1].horizon_days)[2])]
@@ -287,8 +280,7 @@ def _days_by_scenario(report: CapacityReport) -> Chart | None:
     """Chart the days until full in each of the user's scenarios, in the order given."""
     if not report.compares:
         return None
-    rows = [(compared.change.name, compared.scenario.first) for compared in report.comparisons]
-    known = [(name, first) for name, first in rows if first is not None and first.days is not None]
+    known = [(each.change.name, each.scenario.first) for each in report.comparisons if each.scenario.first is not None]
     return _days_chart("scenarios", "Days until full in each scenario", known, None) if known else None
 
 
@@ -353,7 +345,7 @@ def _skew(report: CapacityReport) -> Chart | None:
             axes.set_xlim(0, None)
             axes.set_ylabel("shards")
             _bytes_axis(axes.xaxis, "a shard's file" if not skew.shards else "a shard's allocated bytes", 5)
-            axes.yaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(nbins=6, integer=True))
+            axes.locator_params(axis="y", nbins=6, integer=True)
             mean = sum(shard.size_bytes for shard in sizes) / len(sizes)
             axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
         else:
@@ -368,10 +360,9 @@ def _skew(report: CapacityReport) -> Chart | None:
             mean = sum(shard.size_bytes for shard in sizes) / skew.shard_count
             axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
             axes.set_xlabel("shard")
-            axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
-        axes.grid(axis="y")
-        if not many:
+            axes.locator_params(axis="x", integer=True)
             _bytes_axis(axes.yaxis, "allocated" if skew.shards else "file")
+        axes.grid(axis="y")
         _legend(figure)
 
     ratio = f"; the largest shard is {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
@@ -396,19 +387,6 @@ def _legend(figure: Any) -> None:
 
 def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}"
-
-
-def _above(axes: Any, text: str, x_share: float, y: float) -> None:
-    axes.annotate(
-        text,
-        (x_share, y),
-        (0, 2),
-        xycoords=axes.get_yaxis_transform(),
-        textcoords="offset points",
-        va="bottom",
-        color=SOFT,
-        fontsize=10,
-    )
 
 
 def _beside(axes: Any, text: str, x: float, y: float) -> None:
