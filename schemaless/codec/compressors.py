@@ -1,4 +1,6 @@
-"""Compressors: none, zlib and zstd. Each checks that nothing follows the stream, and limits the size of the output.
+"""Codecs, and their compressors: none, zlib and zstd.
+
+A compressor checks that nothing follows the stream, and limits the size of the output.
 
 ``zlib`` is the reference. If installed, the native extension, built on libdeflate, is used, but only for streams that
 ``zlib`` reads the same way.
@@ -9,24 +11,26 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import zstandard
 
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary, ZstdObjects
 from schemaless.codec.fast import optional
-from schemaless.codec.serializers import Payload
+from schemaless.codec.serializers import Payload, Serializer
 from schemaless.errors import (
     DecodedSizeExceeded,
     DictionaryDamaged,
+    InvalidInput,
     MalformedPayload,
     NotCanonical,
     TrailingBytes,
     TruncatedBody,
 )
 
-if TYPE_CHECKING:
-    from schemaless.codec.registry import Codec
+COMPRESS_MIN_BYTES: Final = 64
+"""Minimum payload size for compression, in bytes. zlib adds 6 bytes, and short payloads have no repetition to use."""
 
 _NATIVE_MAX_BYTES: Final = 1 << 22
 """Largest payload that the native extension inflates. ``zlib`` inflates larger ones, growing its buffer gradually."""
@@ -107,6 +111,70 @@ class Compressor(ABC):
                 f"compressed to {len(compressed)} bytes from {payload_bytes}; a writer would store the "
                 f"payload uncompressed"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """A serializer and a compressor to write bodies with.
+
+    Attributes:
+        serializer: the class that turns documents into payloads.
+        compressor: the class that compresses payloads.
+        level: the compression level, or None for the compressor's default.
+        compress_min_bytes: payloads shorter than this are stored uncompressed.
+        dictionary: the dictionary that zstd compresses with, if any.
+        enveloped: whether the payload is wrapped in an envelope; False only for ``LEGACY``.
+
+    Raises:
+        InvalidInput: the compressor has no such level or takes no dictionary.
+    """
+
+    serializer: type[Serializer]
+    compressor: type[Compressor]
+    level: int | None = None
+    compress_min_bytes: int = COMPRESS_MIN_BYTES
+    dictionary: Dictionary | None = None
+    enveloped: bool = True
+
+    def __post_init__(self) -> None:
+        levels = self.compressor.levels
+        if self.level is not None and self.level not in levels:
+            among = f"levels {levels[0]} to {levels[-1]}" if levels else "no levels"
+            raise InvalidInput(f"{self.name} has {among}, got {self.level}")
+        if self.dictionary is not None:
+            self.check_takes_dictionary()
+
+    def check_takes_dictionary(self) -> None:
+        """Check that the compressor takes a dictionary.
+
+        Raises:
+            InvalidInput: the compressor takes none.
+        """
+        if not self.compressor.takes_dictionary:
+            raise InvalidInput(f"codec {self.name} does not take a dictionary; only codecs with zstd do")
+
+    @property
+    def own_dictionaries(self) -> Dictionaries:
+        """Dictionaries needed to read the bodies that this codec writes."""
+        return NO_DICTIONARIES if self.dictionary is None else self.dictionary
+
+    @property
+    def name(self) -> str:
+        """Name without level and dictionary: ``msgpack+zlib``, ``json+none``, ..., or ``legacy`` for bare JSON text."""
+        return f"{self.serializer.name}+{self.compressor.name}" if self.enveloped else "legacy"
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the serializer is a binary one; JSON text is then the fallback for documents it cannot represent."""
+        return not self.serializer.is_text
+
+    @property
+    def format_byte(self) -> int | None:
+        """Serializer id in the high four bits, compressor id in the low four; None for ``LEGACY``."""
+        return self.serializer.id << 4 | self.compressor.id if self.enveloped else None
+
+    def __str__(self) -> str:
+        return self.name if self.dictionary is None else f"{self.name} with dictionary {self.dictionary.id}"
 
 
 class Uncompressed(Compressor):

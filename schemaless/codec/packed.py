@@ -12,10 +12,11 @@ import struct
 from collections.abc import Callable, Generator, Sequence
 from datetime import date
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
+from schemaless.codec.compressors import Codec
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
 from schemaless.codec.fast import optional
 from schemaless.codec.json_text import write_text
@@ -69,9 +70,6 @@ from schemaless.codec.serializers import (
     unreadable_values,
 )
 from schemaless.codec.values import MAX_VALUES, text_exceeds
-
-if TYPE_CHECKING:
-    from schemaless.codec.registry import Codec
 
 _DOUBLE_COST: Final = 32
 """Cost of a double when a scale is chosen; a decimal costs the scale. One long float must not raise the scale."""

@@ -11,11 +11,12 @@ import pytest
 
 from schemaless import errors
 from schemaless.codec import packed_reader
+from schemaless.codec.compressors import COMPRESS_MIN_BYTES
 from schemaless.codec.deltas import MAX_CHAIN, MAX_PAIR_BYTES
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
 from schemaless.codec.engine import Engine
 from schemaless.codec.envelope import DEFAULT_LIMITS, DELTA, DELTA_FORMATS, decode_body, describe_body, encode_body
-from schemaless.codec.registry import COMPRESS_MIN_BYTES, COMPRESSORS, SERIALIZERS, codec_named, codec_names
+from schemaless.codec.registry import COMPRESSORS, SERIALIZERS, codec_named, codec_names
 from schemaless.codec.values import MAX_VALUES
 
 pytestmark = pytest.mark.once  # each test names its engine
