@@ -13,6 +13,8 @@ from schemaless import NewStoredCell
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.planning.sampling.sql import select_probe
 from schemaless.store.cells.sql import (
+    count_cells,
+    sample_keys,
     select_added_id,
     select_block_end,
     select_by_id,
@@ -24,6 +26,8 @@ from schemaless.store.cells.sql import (
     select_page,
     select_page_end,
     select_row,
+    select_row_key_after,
+    select_row_keys,
     select_rows,
     select_versions,
 )
@@ -58,6 +62,12 @@ HOT: dict[str, Callable[[str], bytes]] = {
     "select_rows of few, some columns, at": lambda name: select_rows(name, FEW, ["A", "B", "C"], AT),
     "select_rows of one, at": lambda name: select_rows(name, FEW[:1], None, AT),
     "select_column_names of few": lambda name: select_column_names(name, uuid.UUID(int=7).bytes),
+    "select_row_keys": lambda name: select_row_keys(name, ROW.bytes, 64),
+    "select_row_key_after": lambda name: select_row_key_after(name, ROW.bytes, 20),
+    "count_cells": lambda name: count_cells(name, ROW.bytes, None, None),
+    "count_cells up to": lambda name: count_cells(name, FEW[0], FEW[-1], "A"),
+    "sample_keys": lambda name: sample_keys(name, ROW.bytes, 20, "A"),
+    "sample_keys of the last": lambda name: sample_keys(name, bytes((255,) * 16), 20, "A"),
     "select_page_end": lambda name: select_page_end(name, id_range(1_000, None), 20, 1 << 20),
     "select_page": lambda name: select_page(name, id_range(1_000, None), 20, 1 << 20),
     "select_page up to": lambda name: select_page(name, id_range(1_000, 1_020), 500, 1 << 20),
