@@ -115,7 +115,7 @@ def archive_files(
 
 def _read_header(path: Path) -> ArchiveFile | None:
     with _open_regular(path) as stream:
-        first = next(_Frames(path, stream).contents(), None)
+        first = next(ArchiveReader(path).contents(stream), None)
         size_bytes = os.fstat(stream.fileno()).st_size
     if first is None:
         return None
@@ -150,6 +150,9 @@ class ArchiveReader:
         self.cells: int = 0
         self.torn_bytes: int = 0
         self.closed: bool = False
+        # Number and offset of the frame that was read last.
+        self._number, self._offset = -1, 0
+        self._decompressor = zstandard.ZstdDecompressor()
 
     def __iter__(self) -> Iterator[ArchivedCell]:
         """Read the file from the beginning.
@@ -159,29 +162,127 @@ class ArchiveReader:
             InvalidInput: the file has the format of a later version, or is not a regular file.
             OSError: the file cannot be read.
         """
-        self.cells, self.torn_bytes, self.closed = 0, 0, False
+        self.cells, self.closed = 0, False
         with _open_regular(self.path) as stream:
-            frames = _Frames(self.path, stream)
-            for content in frames.contents():
-                if frames.number == 0:
+            for content in self.contents(stream):
+                if self._number == 0:
                     _parse_header(self.path, content)
                     continue
                 if self.closed:
-                    raise frames.damaged("it follows the end mark")
-                for record in _objects(content, frames):
+                    raise self._damaged("it follows the end mark")
+                for record in self._objects(content):
                     if type(record) is dict:
                         self.closed = True
                         if record.get("cells") != self.cells:
-                            raise frames.damaged(
+                            raise self._damaged(
                                 f"the end mark counts {record.get('cells')} cells, but the file has {self.cells}"
                             )
                         continue
-                    cell = _cell(record, frames)
+                    cell = self._cell(record)
                     self.cells += 1
                     yield cell
-            self.torn_bytes = frames.torn_bytes
             if self.closed and self.torn_bytes:
-                raise frames.damaged("it follows the end mark")
+                raise self._damaged("it follows the end mark")
+
+    def contents(self, stream: BinaryIO) -> Iterator[bytes]:
+        """Yield the content of each frame; the header is that of frame 0."""
+        self._number, self.torn_bytes, file_id = -1, 0, None
+        while True:
+            offset = stream.tell()
+            mark = stream.read(MARK_BYTES)
+            if not mark:
+                return
+            self._number += 1
+            self._offset = offset
+            if len(mark) < MARK_BYTES:
+                self._torn(mark)
+                return
+            magic, length, found_id, number, frame_bytes, content_bytes, checksum = MARK.unpack_from(mark)
+            (mark_checksum,) = MARK_CHECKSUM.unpack_from(mark, MARK.size)
+            if mark_checksum != zlib.crc32(mark[: MARK.size]) or (magic, length) != (MARK_MAGIC, MARK_BYTES - 8):
+                if self._lost_in_power_failure(stream, offset + MARK_BYTES):
+                    return
+                raise self._damaged("its mark is invalid or has a wrong checksum")
+            if (number, found_id) != (self._number, file_id or found_id):
+                raise self._damaged(f"its mark belongs to frame {number} of file {found_id.hex()}")
+            file_id = found_id
+            if content_bytes > MOST_FRAME_BYTES or frame_bytes > 2 * MOST_FRAME_BYTES:
+                raise self._damaged(
+                    f"its mark claims {content_bytes} bytes of content, more than a writer puts in a frame"
+                )
+            frame = stream.read(frame_bytes)
+            if len(frame) < frame_bytes:
+                self.torn_bytes = len(mark) + len(frame)
+                return
+            if zlib.crc32(frame) != checksum:
+                if self._lost_in_power_failure(stream, offset + MARK_BYTES + frame_bytes):
+                    return
+                raise self._damaged("its checksum is wrong")
+            yield self._inflated(frame, content_bytes)
+
+    def _damaged(self, what: str) -> CorruptArchive:
+        return CorruptArchive(
+            f"{self.path}: frame {self._number}, at byte {self._offset}: {what}; replace this file with a good copy "
+            "(other files are not affected)",
+            path=self.path,
+            offset=self._offset,
+            frame=self._number,
+        )
+
+    def _inflated(self, frame: bytes, content_bytes: int) -> bytes:
+        try:
+            if zstandard.get_frame_parameters(frame).content_size != content_bytes:
+                raise self._damaged("the zstd frame and its mark give different content sizes")
+            return self._decompressor.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as refusal:
+            raise self._damaged(f"zstd refuses it: {refusal}") from None
+
+    def _torn(self, mark: bytes) -> None:
+        if mark[:4] != MARK_MAGIC[: len(mark)] and mark.strip(b"\0"):
+            raise self._damaged("its mark is invalid")
+        self.torn_bytes = len(mark)
+
+    def _lost_in_power_failure(self, stream: BinaryIO, end: int) -> bool:
+        """Return whether the file ends in zeros that begin within this frame; ``end`` is where the frame should end."""
+        fd = stream.fileno()
+        size = os.fstat(fd).st_size
+        begin = size
+        while begin > self._offset:
+            start = max(self._offset, begin - 65536)
+            kept = os.pread(fd, begin - start, start).rstrip(b"\0")
+            begin = start + len(kept)
+            if kept:
+                break
+        if begin >= end or size - begin < _UNWRITTEN_BYTES:
+            return False
+        self.torn_bytes = size - self._offset
+        return True
+
+    def _objects(self, content: bytes) -> Iterator[Any]:
+        unpacker = msgpack.Unpacker(max_buffer_size=len(content) or 1, strict_map_key=True)
+        unpacker.feed(content)
+        end = 0
+        try:
+            for unpacked in unpacker:
+                end = unpacker.tell()
+                yield unpacked
+        except (ValueError, msgpack.UnpackException) as refusal:
+            raise self._damaged(f"it is not valid MessagePack: {str(refusal) or type(refusal).__name__}") from None
+        if end != len(content):
+            raise self._damaged("its last record is truncated")
+
+    def _cell(self, record: Any) -> ArchivedCell:
+        if type(record) is not list or tuple(map(type, record)) != _RECORD:
+            raise self._damaged("it holds an invalid record")
+        added_id, row_key, column_name, ref_key, created_at, digest, body, new_digest = record
+        if (len(row_key), len(digest), len(new_digest)) != (16, 32, 32):
+            raise self._damaged("it holds an invalid record")
+        if hashlib.sha256(body).digest() != digest:
+            raise self._damaged(
+                f"the original of added_id {added_id} (row_key {row_key.hex()}, {column_name}, {ref_key}) does not "
+                "match its SHA-256"
+            )
+        return ArchivedCell(added_id, row_key, column_name, ref_key, created_at, body, new_digest)
 
 
 def read_archive(file: ArchiveFile | Path) -> ArchiveReader:
@@ -196,125 +297,6 @@ def _open_regular(path: Path) -> BinaryIO:
         return stream
     stream.close()
     raise InvalidInput(f"{path}: it has the name of an archive file but is not a regular file; move it away")
-
-
-class _Frames:
-    """Reader for the frames of a file.
-
-    Attributes:
-        number: number of the frame read last; the header is frame 0.
-        offset: offset of that frame's mark in the file.
-        torn_bytes: number of bytes after the last complete frame; set once they have been read.
-    """
-
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
-        self.path = path
-        self.number = -1
-        self.offset = 0
-        self.torn_bytes = 0
-        self._stream = stream
-        self._decompressor = zstandard.ZstdDecompressor()
-
-    def contents(self) -> Iterator[bytes]:
-        file_id = None
-        while True:
-            offset = self._stream.tell()
-            mark = self._stream.read(MARK_BYTES)
-            if not mark:
-                return
-            self.number += 1
-            self.offset = offset
-            if len(mark) < MARK_BYTES:
-                self._torn(mark)
-                return
-            magic, length, found_id, number, frame_bytes, content_bytes, checksum = MARK.unpack_from(mark)
-            (mark_checksum,) = MARK_CHECKSUM.unpack_from(mark, MARK.size)
-            if mark_checksum != zlib.crc32(mark[: MARK.size]) or (magic, length) != (MARK_MAGIC, MARK_BYTES - 8):
-                if self._lost_in_power_failure(offset + MARK_BYTES):
-                    return
-                raise self.damaged("its mark is invalid or has a wrong checksum")
-            if (number, found_id) != (self.number, file_id or found_id):
-                raise self.damaged(f"its mark belongs to frame {number} of file {found_id.hex()}")
-            file_id = found_id
-            if content_bytes > MOST_FRAME_BYTES or frame_bytes > 2 * MOST_FRAME_BYTES:
-                raise self.damaged(
-                    f"its mark claims {content_bytes} bytes of content, more than a writer puts in a frame"
-                )
-            frame = self._stream.read(frame_bytes)
-            if len(frame) < frame_bytes:
-                self.torn_bytes = len(mark) + len(frame)
-                return
-            if zlib.crc32(frame) != checksum:
-                if self._lost_in_power_failure(offset + MARK_BYTES + frame_bytes):
-                    return
-                raise self.damaged("its checksum is wrong")
-            yield self._inflated(frame, content_bytes)
-
-    def damaged(self, what: str) -> CorruptArchive:
-        return CorruptArchive(
-            f"{self.path}: frame {self.number}, at byte {self.offset}: {what}; replace this file with a good copy "
-            "(other files are not affected)",
-            path=self.path,
-            offset=self.offset,
-            frame=self.number,
-        )
-
-    def _inflated(self, frame: bytes, content_bytes: int) -> bytes:
-        try:
-            if zstandard.get_frame_parameters(frame).content_size != content_bytes:
-                raise self.damaged("the zstd frame and its mark give different content sizes")
-            return self._decompressor.decompress(frame, allow_extra_data=False)
-        except zstandard.ZstdError as refusal:
-            raise self.damaged(f"zstd refuses it: {refusal}") from None
-
-    def _torn(self, mark: bytes) -> None:
-        if mark[:4] != MARK_MAGIC[: len(mark)] and mark.strip(b"\0"):
-            raise self.damaged("its mark is invalid")
-        self.torn_bytes = len(mark)
-
-    def _lost_in_power_failure(self, end: int) -> bool:
-        """Return whether the file ends in zeros that begin within this frame; ``end`` is where the frame should end."""
-        fd = self._stream.fileno()
-        size = os.fstat(fd).st_size
-        begin = size
-        while begin > self.offset:
-            start = max(self.offset, begin - 65536)
-            kept = os.pread(fd, begin - start, start).rstrip(b"\0")
-            begin = start + len(kept)
-            if kept:
-                break
-        if begin >= end or size - begin < _UNWRITTEN_BYTES:
-            return False
-        self.torn_bytes = size - self.offset
-        return True
-
-
-def _objects(content: bytes, frames: _Frames) -> Iterator[Any]:
-    unpacker = msgpack.Unpacker(max_buffer_size=len(content) or 1, strict_map_key=True)
-    unpacker.feed(content)
-    end = 0
-    try:
-        for unpacked in unpacker:
-            end = unpacker.tell()
-            yield unpacked
-    except (ValueError, msgpack.UnpackException) as refusal:
-        raise frames.damaged(f"it is not valid MessagePack: {str(refusal) or type(refusal).__name__}") from None
-    if end != len(content):
-        raise frames.damaged("its last record is truncated")
-
-
-def _cell(record: Any, frames: _Frames) -> ArchivedCell:
-    if type(record) is not list or tuple(map(type, record)) != _RECORD:
-        raise frames.damaged("it holds an invalid record")
-    added_id, row_key, column_name, ref_key, created_at, digest, body, new_digest = record
-    if (len(row_key), len(digest), len(new_digest)) != (16, 32, 32):
-        raise frames.damaged("it holds an invalid record")
-    if hashlib.sha256(body).digest() != digest:
-        raise frames.damaged(
-            f"the original of added_id {added_id} (row_key {row_key.hex()}, {column_name}, {ref_key}) does not match "
-            "its SHA-256"
-        )
-    return ArchivedCell(added_id, row_key, column_name, ref_key, created_at, body, new_digest)
 
 
 def _parse_header(path: Path, content: bytes) -> dict[str, Any]:

@@ -51,10 +51,7 @@ class StoredDigest(NamedTuple):
 
 def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
     """Return the rows of ``select_stored_digests`` by added_id."""
-    return {
-        int(added_id): StoredDigest(int(added_id), bytes(row_key), column, int(ref_key), at, bytes(digest), int(length))
-        for added_id, row_key, column, ref_key, at, digest, length in rows
-    }
+    return {row[0]: StoredDigest(*row) for row in rows}
 
 
 def stored_digests(

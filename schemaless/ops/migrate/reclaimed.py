@@ -249,22 +249,12 @@ def _rebuilds_after(job_store: JobStore, job: Job) -> dict[int, ShardState]:
 
 
 def _shard_part(state: ShardState, tally: Tally, cluster: str, rebuilds: Mapping[int, ShardState]) -> Part:
-    before, after = state.measures.get("size_before", {}), state.measures.get("size_after", {})
-    rebuilt = rebuilds.get(state.shard)
-    return Part(
-        f"shard {state.shard}",
-        cluster,
-        1,
-        int(rebuilt is not None),
-        tally,
-        Stages(before.get("file"), after.get("file"), None if rebuilt is None else rebuilt.bytes_after),
-        Stages(
-            before.get("allocated"),
-            after.get("allocated"),
-            None if rebuilt is None else rebuilt.counters.get("allocated_after"),
-        ),
-        bool(before.get("measured", True) and after.get("measured", True)),
-    )
+    before, after, rebuilt = state.measures.get("size_before", {}), state.measures.get("size_after", {}), {}
+    if (rebuild := rebuilds.get(state.shard)) is not None:
+        rebuilt = {"file": rebuild.bytes_after, "allocated": rebuild.counters.get("allocated_after")}
+    file, allocated = (Stages(before.get(size), after.get(size), rebuilt.get(size)) for size in ("file", "allocated"))
+    measured = bool(before.get("measured", True) and after.get("measured", True))
+    return Part(f"shard {state.shard}", cluster, 1, bool(rebuilt), tally, file, allocated, measured)
 
 
 def _sum_of(name: str, parts: Sequence[Part]) -> Part:
