@@ -160,9 +160,11 @@ class Column(Generic[T]):
         """Convert a cell that was read otherwise: by a trigger, the change feed, an index or ``Datastore.get_row``.
 
         Raises:
-            InvalidInput: the cell is of another column.
+            InvalidInput: the argument is no cell, or one of another column.
             DocumentMismatch: the document does not fit the model, or it was erased.
         """
+        if not isinstance(cell, Cell):
+            raise InvalidInput(f"expected a Cell, such as row.cells[{self._name!r}], got {type(cell).__name__}")
         if cell.column_name != self._name:
             raise InvalidInput(f"cell {cell.key} is not of column {self._name}")
         if cell.erased:

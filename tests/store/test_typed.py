@@ -120,6 +120,8 @@ def test_documents_are_written_as_the_model_says_and_come_back_as_declared(store
     assert trips.convert(store.get_row(row)["BASE"]) == trips.latest(row)
     with pytest.raises(InvalidInput, match=rf"cell \({row}, BASE, 2\) is not of column STATUS"):
         store.column("STATUS", model).convert(store.get_row(row)["BASE"])
+    with pytest.raises(InvalidInput, match=r"expected a Cell, such as row.cells\['BASE'\], got dict"):
+        trips.convert(stored)
     with pytest.raises(DocumentMismatch, match="it was erased"):
         trips.convert(Cell(row, "BASE", 2, Erased(1), put.added_id, datetime.now(UTC)))
     others = [new_row(), new_row()]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from schemaless.base.keys import check_each
 from schemaless.base.runner_names import runner_name
 from schemaless.errors import NotCaughtUp
 from schemaless.ops.admin.indexes import indexes_of
@@ -56,7 +57,7 @@ def catch_up(
     for trigger in triggers:
         check_trigger(trigger)
     admin = indexes_of(store)
-    names = None if indexes is None else list(indexes)
+    names = None if indexes is None else list(check_each(indexes, "indexes", str))
     for name in names or ():
         admin.named(name)
     entries = [] if names == [] else admin.maintained(names or ())

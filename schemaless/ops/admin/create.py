@@ -57,8 +57,10 @@ def create(
         TopologyError: a server does not have the storage engine, or has unsafe settings for it.
         ServerError: a server cannot be reached, or rejects a statement.
     """
-    given = [Secret(url) for url in clusters]
+    given = None if isinstance(clusters, str) else [Secret(url) for url in clusters]
     del clusters  # a failure's traceback shows the variables of this call
+    if given is None:
+        raise InvalidInput("clusters must be a list of URLs, one for each primary, got one string")
     urls = [parse_url(url) for url in given]
     topology = new_topology(name, shard_count, [url.node for url in urls], engine_named(engine).name)
     _check_urls(urls)

@@ -124,8 +124,8 @@ class Registry:
             names = sorted({entry.name for entry in self.all()})
             raise UnknownIndex(f"{self._datastore!r} has no index {name!r}; its indexes: {', '.join(names) or 'none'}")
         raise IndexNotReady(
-            f"index {name} is {named[-1].state}, so a query would miss rows; 'schemaless index status {name}' shows "
-            "its progress"
+            f"index {name} is {named[-1].state}, so a query would miss rows; 'schemaless index run' fills an index, "
+            f"and 'schemaless index status {name}' shows its progress"
         )
 
     def expects(self, shard: int, table: str) -> bool:

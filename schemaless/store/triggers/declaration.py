@@ -257,7 +257,7 @@ def import_trigger(target: str) -> Trigger:
         if is_interrupt(error):
             raise
         is_elsewhere = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        hint = "; run the command in the folder of the module" if is_elsewhere else ""
+        hint = "; run the command in the folder of the module, and leave out '.py'" if is_elsewhere else ""
         raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {_said(error)}{hint}") from error
     imported = getattr(module, name, None)
     if not isinstance(imported, Trigger):

@@ -161,6 +161,7 @@ def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, 
         (("trips", 4, ["mysql://db-1/", "mysql://db-1:3306/"]), "given for two clusters"),
         (("trips", 4, ["mysql://a@db-1/", "mysql://b@db-2/"]), "share one account"),
         (("trips", 4, ["db-1"]), "not a server URL"),
+        (("trips", 4, "mysql://db-1/"), "a list of URLs"),
     ],
 )
 def test_create_with_unusable_arguments_is_refused_before_any_io(arguments, complaint):

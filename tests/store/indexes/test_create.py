@@ -134,5 +134,7 @@ def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, a
     for arguments, message in (((kept.follow, print), "decorated with @schemaless.trigger"), ((print,), "Datastore")):
         with pytest.raises(InvalidInput, match=message):
             schemaless.catch_up(*arguments)
+    with pytest.raises(InvalidInput, match="indexes must be a list"):
+        schemaless.catch_up(kept.follow, indexes="by_client")
     with pytest.raises(InvalidInput, match="no index 'by_client'"):
         admin_store.drop_index("by_client")

@@ -113,7 +113,10 @@ def test_import_trigger_names_what_is_wrong(tmp_path, monkeypatch):
     assert import_trigger("of_triggers:one").column == "BASE"
     for target, complaint in (
         ("of_triggers", "is named MODULE:NAME"),
-        ("no_such_module:one", "cannot import 'no_such_module' from .*; run the command in the folder of the module$"),
+        (
+            "no_such_module:one",
+            "cannot import 'no_such_module' from .*; run the command in the folder of the module, and leave out '.py'$",
+        ),
         ("of_triggers:two", "has no trigger 'two'; its triggers: one"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
