@@ -133,11 +133,8 @@ class Description(_Server):
     def server(self, pid: int) -> LocalServer:
         """Return the ``LocalServer`` for this server, running as process ``pid``."""
         # The command line of the running process is authoritative for the socket.
-        arguments = command_line(pid)
-        socket = next(
-            (Path(part.removeprefix("--socket=")) for part in arguments if part.startswith("--socket=")), None
-        )
-        return LocalServer(**self.facts | {"socket": socket or self.socket}, pid=pid, port=self.port)
+        sockets = (Path(part.removeprefix("--socket=")) for part in command_line(pid) if part.startswith("--socket="))
+        return LocalServer(**self.facts | {"socket": next(sockets, self.socket)}, pid=pid, port=self.port)
 
     def write(self) -> None:
         """Write ``server.json`` atomically."""
@@ -152,18 +149,18 @@ class Description(_Server):
         """Read ``server.json`` in ``folder``; None if there is none.
 
         Raises:
-            LocalServerError: the description is damaged.
+            LocalServerError: the description is damaged, or of another version of this package.
         """
         try:
             state = json.loads((folder / "server.json").read_text(encoding="utf-8"))
+            program = state["binary"]
+            program |= {"command": tuple(program["command"]), "root": program["root"] and Path(program["root"])}
+            state |= {name: tuple(state[name]) for name in ("options", "features")}
+            return cls(**state | {"binary": Binary(**program), "socket": Path(state["socket"]), "folder": folder})
         except FileNotFoundError:
             return None
-        except ValueError as problem:
+        except (KeyError, TypeError, ValueError) as problem:
             raise LocalServerError(
-                f"{folder / 'server.json'} is damaged ({problem}); 'schemaless local down --delete' deletes all "
-                "servers in the folder and their data"
+                f"{folder / 'server.json'} is damaged, or of another version of this package ({problem!r}); "
+                "'schemaless local down --delete' deletes all servers in the folder and their data"
             ) from problem
-        program = state["binary"]
-        program |= {"command": tuple(program["command"]), "root": program["root"] and Path(program["root"])}
-        state |= {name: tuple(state[name]) for name in ("options", "features")}
-        return cls(**state | {"binary": Binary(**program), "socket": Path(state["socket"]), "folder": folder})

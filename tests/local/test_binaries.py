@@ -480,10 +480,11 @@ def test_up_refuses_the_other_flavour(tmp_path):
     with pytest.raises(LocalServerError, match=r"contains mysql servers, not mariadb"):
         servers.up(tmp_path, 1, "mariadb")
 
-    (tmp_path / "server-1/server.json").write_text("{")
+    for damaged in ("{", '{"number": 1, "flavour": "mysql"}'):
+        (tmp_path / "server-1/server.json").write_text(damaged)
 
-    with pytest.raises(LocalServerError, match=r"damaged .*down --delete"):
-        servers.up(tmp_path, 1, "mysql")
+        with pytest.raises(LocalServerError, match=r"damaged, or of another version .*down --delete"):
+            servers.up(tmp_path, 1, "mysql")
     servers.down(tmp_path, delete=True)
     assert not tmp_path.exists()
 
