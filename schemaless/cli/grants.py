@@ -71,10 +71,8 @@ def grants(
     clusters: tuple[str, ...],
     create_user: bool,
     server: str | None,
-    replicas: bool,
-    lock_tables: bool,
     no_server_wide: bool,
-    partial_revokes: bool,
+    **options: bool,
 ) -> None:
     """Print the SQL that gives an account a role.
 
@@ -112,9 +110,7 @@ def grants(
         topology,
         catalog,
         create_user=create_user,
-        replicas=replicas,
-        partial_revokes=partial_revokes,
-        lock_tables=lock_tables,
+        **options,
         server_wide=not no_server_wide,
         mariadb=mariadb,
         indexes=indexes,

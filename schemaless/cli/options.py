@@ -106,20 +106,23 @@ def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) ->
     return command
 
 
-def as_spec(spec: type[Any], **renamed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that passes the options which are fields of a dataclass to the command as ``spec``.
+def as_spec(
+    spec: type[Any], *, name: str = "spec", **renamed: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that passes the options which are fields of a dataclass to the command as one argument.
 
     Args:
         spec: the dataclass; fields without an option keep their defaults.
+        name: name of the argument.
         renamed: fields by the option's name, where they differ.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
         def with_spec(*arguments: Any, **options: Any) -> Any:
-            values = {renamed.get(name, name): value for name, value in options.items()}
+            values = {renamed.get(option, option): value for option, value in options.items()}
             chosen = {field.name: values.pop(field.name) for field in fields(spec) if field.name in values}
-            return command(*arguments, spec=spec(**chosen), **values)
+            return command(*arguments, **{name: spec(**chosen)}, **values)
 
         return with_spec
 

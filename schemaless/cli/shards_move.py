@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from functools import wraps
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import click
 
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
-from schemaless.cli.options import note_dry, shards_of, store_option, with_options
+from schemaless.cli.options import as_spec, note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -48,25 +47,20 @@ _Run = Callable[[MoveSpec, Sequence[int], Job | None], None]
 """Runs one job to its end: the given one, else the shards' unfinished job or a new one."""
 
 
-class _Which(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Which:
     """Which shards to move where, from ``_which_options``."""
 
-    numbers: str | None
-    target: str | None
-    drain: str | None
-    balanced: bool
+    numbers: str | None = None
+    target: str | None = None
+    drain: str | None = None
+    balanced: bool = False
 
 
 def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose shards and their target, passed as ``which``."""
-
-    @wraps(command)
-    def with_which(*arguments: Any, **options: Any) -> Any:
-        which = _Which(*(options.pop(name) for name in _Which._fields))
-        return command(*arguments, which=which, **options)
-
     return with_options(
-        with_which,
+        as_spec(_Which, name="which")(command),
         click.argument("numbers", metavar="[SHARDS]", required=False),
         click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
         click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
@@ -201,7 +195,7 @@ def move(
 
 def _check_which(which: _Which) -> None:
     if which.balanced:
-        if which != (None, None, None, True):
+        if which != _Which(balanced=True):
             raise InvalidInput("--balance chooses the shards and their targets; omit SHARDS, --to and --drain")
     elif which.target is None:
         raise InvalidInput("name the target cluster: --to CLUSTER")

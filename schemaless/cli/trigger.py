@@ -386,7 +386,9 @@ def parked(name: str, shards: list[int], store: Datastore) -> None:
     """
     triggers = Triggers(store)
     if as_json():
-        print_json_array(_parked_json(cell) for page in triggers.parked_pages(name, shards) for cell in page)
+        print_json_array(
+            {**asdict(cell), "key": key_json(cell.key)} for page in triggers.parked_pages(name, shards) for cell in page
+        )
         return
     count = triggers.parked_count(name, shards)
     pages = triggers.parked_pages(name, shards, tracebacks=False)
@@ -481,7 +483,3 @@ def _show_parked(cells: list[ParkedCell], count: int) -> None:
     waiting = sum(cell.replay for cell in cells)
     if waiting:
         note(f"{waiting:,} of them will be tried again")
-
-
-def _parked_json(cell: ParkedCell) -> dict[str, Any]:
-    return {**asdict(cell), "key": key_json(cell.key)}

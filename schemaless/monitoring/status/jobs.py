@@ -14,8 +14,8 @@ from schemaless.ops.jobs.status import JobStatus, status_of
 from schemaless.store.datastore import Datastore
 
 _ENDED_SHOWN: Final = 5
-_LATE_S: Final = 4.0
-"""Maximum delay of a live runner's lease renewal, in seconds."""
+_LATE_LEASE_S: Final = LEASE_S - RENEWED_WITHIN_S - 4.0
+"""Remaining lease below which its renewal is late, in seconds; that of a live runner is at most four seconds late."""
 
 
 class JobReader:
@@ -65,7 +65,7 @@ def _view(status: JobStatus) -> JobView:
         shards_done=status.done,
         shards_failed=sum(shard.message is not None and not shard.held for shard in open_shards),
         runners=status.runners,
-        runners_silent=sum(_is_silent(shard) for shard in open_shards),
+        runners_silent=sum(shard.held and (shard.lease_left_s or 0.0) < _LATE_LEASE_S for shard in open_shards),
         abandoned=states["abandoned"],
         mb_per_s=status.mb_per_s,
         eta_s=None if eta is None else eta.mid_s,
@@ -91,7 +91,3 @@ def _state(shard: ShardState) -> str:
     if shard.held:
         return "held"
     return "waiting" if shard.lease_left_s is None else "abandoned"
-
-
-def _is_silent(shard: ShardState) -> bool:
-    return shard.held and (shard.lease_left_s or 0.0) < LEASE_S - RENEWED_WITHIN_S - _LATE_S

@@ -92,7 +92,8 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
         erased: set[datetime.date] = set()
         for measurement in reversed(measurements):
             first = min(days, default=None)
-            intakes = [each for each in _of(measurement.growth, cluster, column) if each.complete]
+            own = (each for each in measurement.growth if (each.cluster, each.column_name) == (cluster, column))
+            intakes = [each for each in own if each.complete]
             gone = _erased_days(intakes)
             erased |= gone
             for intake in intakes:
@@ -127,10 +128,6 @@ def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -
         for day in one.days:
             squares[day.day] = squares.get(day.day, 0.0) + (weight * day.error_bytes) ** 2
     return [value**0.5 for _, value in sorted(squares.items())]
-
-
-def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntake]:
-    return [intake for intake in growth if intake.cluster == cluster and intake.column_name == column]
 
 
 def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
