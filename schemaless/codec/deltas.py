@@ -6,6 +6,7 @@ may be re-encoded at any time.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from schemaless.errors import BaseDiffers, BaseMissing, CorruptBody, MalformedPa
 
 # stored; never change
 _BASE_BYTES: Final = 8
+KEYFRAME_INTERVAL: Final = 32
+"""Average distance of versions that are always whole."""
 
 _LEVEL: Final = 3
 _WINDOW_LOG_MIN: Final = 10
@@ -94,6 +97,12 @@ def payload_bytes(body: bytes) -> int:
         return frame_header(memoryview(body)[HEADER_BYTES + _BASE_BYTES : -CHECKSUM_BYTES])[0] or 0
     except CorruptBody:
         return 0
+
+
+def is_keyframe(row_key: bytes, column_name: str, ref_key: int) -> bool:
+    """Return whether a version is always whole, so that chains end: one in ``KEYFRAME_INTERVAL`` is."""
+    key = row_key + ref_key.to_bytes(_BASE_BYTES, "big") + column_name.encode()
+    return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % KEYFRAME_INTERVAL == 0
 
 
 def can_be_delta(serializer: Serializer, payload: Payload) -> bool:

@@ -306,8 +306,8 @@ def counts_as(
     A body counts if it has the codec's own format, or one of its fallbacks: an uncompressed payload that is shorter
     than ``compress_min_bytes`` or does not shrink, or JSON text that the codec keeps as text. A zstd frame must name
     the codec's dictionary, or none if the codec has none. The compression level is not stored, so it is not compared.
-    The codec's own format is recognized by the first bytes; only fallbacks are decoded. An erased body counts as being
-    in every codec.
+    The codec's own format is recognized by the first bytes; only fallbacks are decoded. A delta counts as being in each
+    codec with its serializer, and an erased body as being in every codec.
 
     Raises:
         CorruptBody: the body had to be decoded and does not decode (a subclass says why).
@@ -321,6 +321,8 @@ def counts_as(
         return True
     describe_body(body)
     serializer_id, compressor_id = body[1] >> 4, body[1] & 15
+    if is_delta(body):
+        return serializer_id == codec.serializer.id
     if compressor_id not in (codec.compressor.id, NONE.id):
         return False
     if compressor_id == codec.compressor.id:
@@ -397,9 +399,10 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
         decode_body(body)
         return
     strict, payload = unseal(body, DEFAULT_LIMITS, REFERENCE, dictionaries)
-    serializer, compressor = ENGINE.serializers[strict.id], ENGINE.compressors[body[1] & 15]
+    serializer, compressor = ENGINE.serializers[strict.id], ENGINE.compressors.get(body[1] & 15)
     document = serializer.loads(payload, DEFAULT_LIMITS.depth)
-    compressor.check_canonical(body[HEADER_BYTES:-CHECKSUM_BYTES], len(payload))
+    if compressor is not None:  # a delta has no compressor of its own
+        compressor.check_canonical(body[HEADER_BYTES:-CHECKSUM_BYTES], len(payload))
     serializer.check_canonical(payload, document)
 
 

@@ -314,8 +314,8 @@ class Datastore:
             BodyTooLarge: a body is larger than 16 MiB - 1; nothing was sent.
             InvalidCell, BatchError: as for ``put_cells``.
         """
-        encoded = []
-        for cell in check_each(cells, "cells", lambda cell: encoded_stored(cell, self.decode)):
+        encoded, dictionaries = [], self._internals.dictionaries
+        for cell in check_each(cells, "cells", lambda cell: encoded_stored(cell, self.decode, dictionaries)):
             encoded.append(cell)
             if not trusted:
                 self.decode(cell.body)

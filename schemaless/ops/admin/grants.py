@@ -84,7 +84,7 @@ _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELE
 _IN_SHARD: Final[dict[str, dict[Role, str]]] = {
     "cell": {**_READS, "app": "SELECT, INSERT", "migrate": "SELECT, UPDATE (`body`)"},
     "shard_identity": _READS,
-    "erased_cell": {**dict.fromkeys(_READS.keys() - {"migrate"}, "SELECT"), "erase": "INSERT"},
+    "erased_cell": {**_READS, "migrate": "SELECT, INSERT, UPDATE (`event_id`)", "erase": "INSERT"},
     "follower": _ON_FOLLOWERS,
     "parked": {**_ON_FOLLOWERS, "erase": "DELETE"},
     "alembic_version": {"admin": "CREATE, UPDATE"},

@@ -20,7 +20,7 @@ from schemaless.base.events import Advanced, Event, Listener, ignore_events
 from schemaless.cell import CellKey, NewStoredCell, StoredCell
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import decode_body, dictionary_of, erasure_of, renumbered_body, tombstone
+from schemaless.codec.envelope import decode_body, dictionary_of, erasure_of, renumbered_body, tombstone, whole_body
 from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
@@ -231,7 +231,7 @@ def load(
             try:
                 check_line(line)
                 new = to_cell(line, number)
-                cell = None if new is None else encoded_stored(new, store.decode)
+                cell = None if new is None else encoded_stored(new, store.decode, internals_of(store).dictionaries)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
                     batch.flush()
@@ -532,9 +532,10 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
         erasure = None  # a damaged body, like any other
     if erasure is not None:
         return head + b', "erased": %d}' % erasure
-    if stored:
-        return head + b', "stored": "' + base64.b64encode(cell.body) + b'"}'
     try:
+        if stored:
+            body = whole_body(cell.body, dictionaries, compressed=True)
+            return head + b', "stored": "' + base64.b64encode(body) + b'"}'
         text = recode(cell.body, LEGACY, dictionaries=dictionaries).body.strip()
     except CorruptBody as error:
         raise error.at(cell.key, cell.shard) from error.__cause__

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from schemaless.cell import StoredCell
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
-from schemaless.ops.migrate.sql import update_bodies
+from schemaless.ops.migrate.sql import select_live, update_bodies
+from schemaless.store.cells.reading import Place, only_requested
+from schemaless.store.erasures.sql import insert_lock_row, lock_log
+from schemaless.store.followers.sql import select_last_event
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, split_statements
 
@@ -23,12 +26,14 @@ class Change(NamedTuple, Generic[C]):
         digest: SHA-256 of the stored body.
         body: the new body.
         keep_reason: as in ``Recoded``.
+        base: key of the version that the new body is a delta against, or None.
     """
 
     cell: C
     digest: bytes
     body: bytes
     keep_reason: str | None = None
+    base: Place | None = None
 
 
 class BodyUpdates:
@@ -64,15 +69,30 @@ class BodyUpdates:
         most_bytes = self.shards.run(self.shard, lambda connection: connection.max_statement_bytes)
         return list(split_statements(changes, update, most_bytes, too_long))
 
-    def send(self, sql: bytes) -> tuple[int, bool]:
-        """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply."""
+    def send(self, sql: bytes, bases: Collection[Place] = ()) -> tuple[int, bool]:
+        """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply.
+
+        Args:
+            sql: the statement.
+            bases: keys of the versions that new bodies are deltas against. If one was erased, nothing is updated.
+        """
         attempts = 0
+        database = self.shards.database(self.shard)
+
+        def guarded(connection: Connection) -> int:
+            # An eraser that waits for the lock finds the deltas afterwards, and makes them whole.
+            if connection.rows(select_last_event(database))[0][0] is None:
+                connection.execute(insert_lock_row(database))
+            with connection.transaction():
+                connection.rows(lock_log(database))
+                live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
+                return connection.execute(sql).affected if len(live) == len(bases) else 0
 
         def operation(connection: Connection) -> int:
             nonlocal attempts
             attempts += 1
             if self._settings is not None:
                 connection.ensure(self._settings)
-            return connection.execute(sql).affected
+            return guarded(connection) if bases else connection.execute(sql).affected
 
         return self.shards.run(self.shard, operation, writes=True), attempts > 1

@@ -7,17 +7,17 @@ harmless; the job's checkpoint says where to resume.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from schemaless.base.parts import parts
 from schemaless.cell import StoredCell
-from schemaless.codec.envelope import counts_as, dictionary_of
-from schemaless.codec.recode import recode
+from schemaless.codec.envelope import counts_as, dictionary_of, is_delta, whole_body
+from schemaless.codec.recode import Recoded, recode
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.leases import INTERRUPTED
@@ -25,10 +25,12 @@ from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived, digest_of
 from schemaless.ops.migrate.body_updates import BodyUpdates, Change
+from schemaless.ops.migrate.history import History, place_of
 from schemaless.ops.migrate.originals import stored_digests
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.sql import select_block
+from schemaless.ops.migrate.sql import select_block, select_history_block
 from schemaless.ops.migrate.tally import ShardTally
+from schemaless.store.cells.reading import Place
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -91,6 +93,7 @@ class Block:
         tally: counters of this block.
         failures: cells left unchanged.
         digests: SHA-256 of the new bodies by added_id, to verify after the write.
+        following: the ref_key of the next higher version, by key, of cells that have one; with ``history`` only.
     """
 
     last_id: int
@@ -99,6 +102,7 @@ class Block:
     tally: ShardTally = field(default_factory=ShardTally)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, bytes] = field(default_factory=dict)
+    following: Mapping[Place, int] = field(default_factory=dict)
 
     def leave(self, cell: StoredCell, reason: str, message: str) -> None:
         """Count a cell that is left unchanged."""
@@ -205,7 +209,7 @@ class _ShardWork:
             self._run.gate()
             began_s = time.monotonic()
             most_bytes = self._bounds.most_bytes
-            sql = select_block(self._database, read_to, self._page_rows, most_bytes // self._page_rows, self._wanted)
+            sql = self._select_block(read_to, most_bytes)
             rows = self._shards.rows(self._shard, sql)
             read_s = worked_s = time.monotonic() - began_s
             at_end = len(rows) < self._page_rows
@@ -233,7 +237,7 @@ class _ShardWork:
         if 2 * len(rows) < self._page_rows:
             # A short page at the end of the shard is no basis for an estimate.
             return
-        size = sum(int(row[6]) for row in rows if row[4] is not None)
+        size = sum(int(row[6] or 0) for row in rows if row[4] is not None or self._spec.history)
         target_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
         by_duration = len(rows) * target_s / max(read_s, self._update_s, 1e-6)
         most_bytes = _STEP_BYTES if self._run.yields else _MOST_BYTES
@@ -243,27 +247,44 @@ class _ShardWork:
 
     # Blocks
 
+    def _select_block(self, after: int, most_bytes: int) -> bytes:
+        if self._spec.history:
+            return select_history_block(self._database, after, self._page_rows, self._wanted, self._spec.superseded)
+        return select_block(self._database, after, self._page_rows, most_bytes // self._page_rows, self._wanted)
+
     def _read(self, rows: Sequence[BlockRow]) -> Block:
-        """Return a block of cells; the bodies that are too long for their page are read now."""
-        cells = [self._internals.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
-        longer = [int(row[0]) for row in rows if row[4] is None and row[6] is not None]
+        """Return a block of cells; the bodies that are too long for their page, and deltas, are read now."""
+        at_hand = [row for row in rows if row[4] is not None and not is_delta(row[4])]
+        cells = [self._internals.stored_cell(row[:6], self._shard) for row in at_hand]
+        longer = sorted({int(row[0]) for row in rows if row[6] is not None} - {cell.added_id for cell in cells})
         if longer:
             cells += self._internals.read_stored(self._shard, longer)
-        return Block(int(rows[-1][0]), cells, tally=ShardTally(rows=len(rows), outdated=len(cells)))
+        following = {row[1:4]: row[7] for row in rows if self._spec.history and row[7] is not None}
+        tally = ShardTally(rows=len(rows), outdated=len(cells))
+        return Block(int(rows[-1][0]), cells, tally=tally, following=following)
 
     def prepare(self, block: Block) -> Block:
         """Re-encode and verify the cells of a block, and build the UPDATEs; a body that fits in none is left."""
-        changes = []
+        recoded: dict[Place, Recoded] = {}
         for cell in block.cells:
             try:
-                recoded = recode(cell.body, self._codec, dictionaries=self._dictionaries)
+                body = whole_body(cell.body, self._dictionaries) if self._spec.history is False else cell.body
+                recoded[place_of(cell)] = recode(body, self._codec, dictionaries=self._dictionaries)
             except PER_CELL_ERRORS as error:
                 block.leave(cell, type(error).__name__, getattr(error, "message", str(error)))
-            else:
-                if recoded.unchanged:
-                    block.tally.outdated -= 1
-                else:
-                    changes.append(Change(cell, digest_of(cell.body), recoded.body, recoded.keep_reason))
+        deltas: Mapping[Place, tuple[bytes, Place]] = {}
+        if self._spec.history:
+            whole = {place: each.body for place, each in recoded.items()}
+            deltas = History(self._internals, self._shard, self._codec, whole, block.following).deltas()
+        changes = []
+        for cell in block.cells:
+            place = place_of(cell)
+            if place in deltas:
+                changes.append(Change(cell, digest_of(cell.body), deltas[place][0], base=deltas[place][1]))
+            elif place in recoded and recoded[place].unchanged:
+                block.tally.outdated -= 1
+            elif place in recoded:
+                changes.append(Change(cell, digest_of(cell.body), recoded[place].body, recoded[place].keep_reason))
         block.cells = []
         block.updates = self._updates.statements(changes, block.leave)
         return block
@@ -281,7 +302,7 @@ class _ShardWork:
             for sql, changes in block.updates:
                 self._archive_originals(changes)
                 began_s = time.monotonic()
-                sent = self._updates.send(sql)
+                sent = self._updates.send(sql, {change.base for change in changes if change.base is not None})
                 self._update_s = time.monotonic() - began_s
                 block.cells += self._unreplaced(block, changes, *sent)
             if not block.cells:
@@ -338,7 +359,12 @@ class _ShardWork:
             assert number is not None
             archive_dictionary(folder / self._store.name, self._dictionaries.get(number))
             self._archived_dictionaries.add(number)
-        self._archive.append([archived(change.cell, change.body) for change in changes])
+        self._archive.append([archived(self._whole(change.cell), change.body) for change in changes])
+
+    def _whole(self, cell: StoredCell) -> StoredCell:
+        if not is_delta(cell.body):
+            return cell
+        return replace(cell, body=whole_body(cell.body, self._dictionaries, compressed=True))
 
     # Counters and checkpoints
 

@@ -11,8 +11,9 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.kind import JobSpec
-from schemaless.ops.migrate.sql import wanted_bodies
+from schemaless.ops.migrate.sql import superseded_bodies, wanted_bodies
 from schemaless.store.cells.column_codecs import codec_with
+from schemaless.wire.sql.parts import texts
 
 MOST_CHUNK_MS: Final = 60_000
 """Upper limit of ``MigrateSpec.chunk_ms``, in milliseconds."""
@@ -41,6 +42,8 @@ class MigrateSpec(JobSpec):
             level, so bodies already in ``to`` are skipped whatever level they were written with.
         dictionary: id of the dictionary that zstd compresses with, or None. A body in ``to`` with another dictionary,
             or without one, is re-encoded.
+        history: True to store versions that have a higher one as deltas, False to make deltas whole. By default, deltas
+            with the serializer of ``to`` stay as they are, and no others are written.
     """
 
     to: str = DEFAULT.name
@@ -53,11 +56,14 @@ class MigrateSpec(JobSpec):
     chunk_ms: int = 200
     level: int | None = None
     dictionary: int | None = None
+    history: bool | None = None
 
     def __post_init__(self) -> None:
         to = codec_with(self.to, self.level, None, NO_DICTIONARIES)
         if self.dictionary is not None:
             to.check_takes_dictionary()
+        if self.history and not to.is_binary:
+            raise InvalidInput(f"codec {self.to} has no deltas; for history, use one with msgpack or packed")
         for name in self.sources:
             codec_named(name)
         if self.sources and set(self.sources) == {self.to} and not to.compressor.takes_dictionary:
@@ -88,4 +94,13 @@ class MigrateSpec(JobSpec):
         """SQL condition for rows whose bodies may need re-encoding."""
         sources = [codec_named(name).format_byte for name in self.sources]
         target = codec_named(self.to).format_byte
-        return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)
+        deltas = self.history is False
+        return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary, deltas=deltas)
+
+    @property
+    def superseded(self) -> bytes:
+        """SQL condition for rows in the target codec that become deltas if they have a higher version."""
+        target = codec_named(self.to).format_byte
+        assert target is not None
+        columns = b" AND column_name IN (%b)" % texts(self.columns) if self.columns else b""
+        return superseded_bodies(target) + columns

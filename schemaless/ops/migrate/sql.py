@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from schemaless.codec.deltas import KEYFRAME_INTERVAL
+from schemaless.codec.envelope import DELTA
 from schemaless.store.cells.sql import _DESCRIPTOR, _names
 from schemaless.wire.sql.parts import (
     CREATED_AT,
     LIVE,
+    blob_hex,
     by_id,
+    by_key,
     cell_table,
     escaped,
     id_range,
@@ -27,7 +31,12 @@ _NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
 
 
 def wanted_bodies(
-    target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
+    target: int | None,
+    sources: Sequence[int | None],
+    columns: Sequence[str],
+    *,
+    dictionary_id: int | None = None,
+    deltas: bool = False,
 ) -> bytes:
     """Return a condition for rows whose bodies may need re-encoding.
 
@@ -38,6 +47,7 @@ def wanted_bodies(
         sources: match only bodies with these format bytes; empty for all.
         columns: match only these columns; empty for all.
         dictionary_id: dictionary of the target codec, if that is zstd; None for no dictionary.
+        deltas: match deltas with the target's serializer, which otherwise count as being in the target format.
     """
     head = b"SUBSTRING(body,1,%d)%b"
 
@@ -48,12 +58,58 @@ def wanted_bodies(
     if target is not None and target & 15 == _ZSTD:
         named = _NAMES_NONE if dictionary_id is None else _names(dictionary_id)
         test = b"(%b OR NOT (%b))" % (test, named)
+    if target is not None and not deltas:
+        test = b"(%b AND SUBSTRING(body,1,2)<>x'C1%02X')" % (test, target & 0xF0 | DELTA)
     if sources:
         test += b" AND (%b)" % b" OR ".join(map(having, sources))
     test += b" AND " + LIVE
     if columns:
         test += b" AND column_name IN (%b)" % texts(columns)
     return test
+
+
+_KEYFRAME: Final = (
+    b"CONV(LEFT(SHA2(CONCAT(row_key,UNHEX(LPAD(HEX(ref_key),16,'0')),column_name),256),8),16,10)%%%d=0"
+    % KEYFRAME_INTERVAL
+)
+
+
+def superseded_bodies(target: int) -> bytes:
+    """Return a condition for rows in the target format (its format byte) that may be stored as deltas."""
+    return b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target, _KEYFRAME)
+
+
+def select_history_block(database: str, after: int, rows: int, wanted: bytes, superseded: bytes) -> bytes:
+    """Select the next ``rows`` rows after an added_id, without bodies.
+
+    Each row is a cell, with NULL as its body and its time, followed by the length of its body and the ref_key of the
+    next higher version that was not erased. The length is NULL unless the body is ``wanted``, or is ``superseded`` and
+    such a version exists.
+    """
+    following = (
+        b"SELECT n.ref_key FROM %b AS n FORCE INDEX (cell_key) WHERE n.row_key=c.row_key "
+        b"AND n.column_name=c.column_name AND n.ref_key>c.ref_key AND SUBSTRING(n.body,1,2)<>x'C1F0' "
+        b"ORDER BY n.ref_key LIMIT 1" % cell_table(database)
+    )
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR following IS NOT NULL,size,NULL), "
+        b"following FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, (%b) AS wanted, "
+        b"IF((%b) OR (%b),(%b),NULL) AS following FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d "
+        b"ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
+        % (wanted, wanted, superseded, following, cell_table(database), after, rows)
+    )
+
+
+def select_live(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select row_key, column_name and ref_key of the cells with these keys that were not erased."""
+    return b"SELECT row_key, column_name, ref_key FROM %b WHERE (%b) AND %b" % (
+        by_key(database),
+        b" OR ".join(
+            b"(row_key=%b AND column_name=%b AND ref_key=%d)" % (blob_hex(row_key), text(column_name), ref_key)
+            for row_key, column_name, ref_key in keys
+        ),
+        LIVE,
+    )
 
 
 def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:

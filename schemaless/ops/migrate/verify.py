@@ -20,7 +20,7 @@ from schemaless.base.events import Advanced, Event, Listener, ignore_events, onl
 from schemaless.base.keys import cell_key
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import check_canonical, counts_as, describe_body
+from schemaless.codec.envelope import check_canonical, counts_as, describe_body, is_delta
 from schemaless.codec.recode import recode
 from schemaless.errors import (
     CorruptBody,
@@ -464,6 +464,8 @@ def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> 
         return False
     if spec.sources and describe_body(cell.body).name not in spec.sources:
         return False
+    if is_delta(cell.body) and spec.history is False:
+        return True
     return not counts_as(cell.body, spec.codec(dictionaries), dictionaries)
 
 

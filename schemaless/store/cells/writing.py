@@ -14,7 +14,7 @@ from typing import Any, Final
 from schemaless.base.keys import cell_key, check_created_at, check_ref_key, check_type
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import check_length, describe_body, erasure_of, is_erased, same_put
+from schemaless.codec.envelope import check_length, describe_body, erasure_of, is_erased, same_put, whole_body
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
@@ -86,17 +86,20 @@ def encoded_cell(
     return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document, created_at)
 
 
-def encoded_stored(cell: NewStoredCell, decode: Callable[[bytes], JSONDocument]) -> EncodedCell:
-    """Return an encoded cell ready to write; its body is not decoded.
+def encoded_stored(
+    cell: NewStoredCell, decode: Callable[[bytes], JSONDocument], dictionaries: Dictionaries
+) -> EncodedCell:
+    """Return an encoded cell ready to write; its body is not decoded, except that a delta is made whole.
 
     Raises:
+        CorruptBody: the body is a delta whose base is not at hand.
         InvalidInput: the cell is not a ``NewStoredCell``, or its body is not bytes.
         InvalidCell: the key or created_at is invalid.
         BodyTooLarge: the body is larger than 16 MiB - 1.
     """
     check_type(cell, NewStoredCell, "a cell")
     key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
-    body = check_length(check_type(cell.body, bytes, "a stored body"))
+    body = check_length(whole_body(check_type(cell.body, bytes, "a stored body"), dictionaries, compressed=True))
     return encoded_cell(key, body, lambda: decode(body), check_created_at(cell.created_at))
 
 

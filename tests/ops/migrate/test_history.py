@@ -1,0 +1,216 @@
+"""migrate --history: superseded versions become deltas, and every version reads as before."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+import schemaless
+from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell
+from schemaless.codec.deltas import is_keyframe
+from schemaless.codec.envelope import describe_body, is_delta
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.restore import RestoreSpec
+from schemaless.ops.migrate.restore import run as restore
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.verify import check
+from schemaless.wire.connection import Connection
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+HISTORY = MigrateSpec(history=True)
+
+
+def document(row, ref_key):
+    return {"legs": [{"from": f"A{number}", "to": f"B{row.int % 97}"} for number in range(30)], "n": ref_key}
+
+
+@pytest.fixture
+def rows(fresh_store, new_row):
+    """Five rows with up to 40 versions, written in any order, in two columns and two codecs."""
+    made, chance = [new_row() for _ in range(5)], random.Random(1)
+    keys = [
+        (row, column, 3 * n)
+        for place, row in enumerate(made)
+        for column in ("A", "B")
+        for n in range((1, 2, 40)[(place + (column == "B")) % 3])
+    ]
+    chance.shuffle(keys)
+    for codec in ("legacy", None):
+        part = keys[::2] if codec else keys[1::2]
+        fresh_store.put_cells([NewCell(*key, document(key[0], key[2])) for key in part], codec=codec)
+    return {(row, column): sorted(key[2] for key in keys if key[:2] == (row, column)) for row, column, _ in keys}
+
+
+def cells_of(store):
+    return {cell.key: cell for shard in range(store.shard_count) for cell in store.scan_shard(shard)}
+
+
+def formats(store):
+    return {key: describe_body(cell.body).name for key, cell in cells_of(store).items()}
+
+
+def assert_readable(store, rows, erased=frozenset()):
+    """Every version of every row has its document."""
+    for (row, column), ref_keys in rows.items():
+        found = {cell.ref_key: cell.body for cell in store.get_versions(row, column)}
+        assert found == {n: document(row, n) for n in ref_keys if (row, column, n) not in erased}
+
+
+@pytest.mark.guarantee("history-exact")
+def test_superseded_versions_become_deltas(fresh_store, migrate_store, rows):
+    """All but keyframes and the latest; ids, times and documents stay, and a second run finds nothing."""
+    before = cells_of(fresh_store)
+    migrate.run(migrate_store)
+    whole = sum(len(cell.body) for cell in cells_of(fresh_store).values())
+    total = migrate.run(migrate_store, HISTORY).total()
+    after = cells_of(fresh_store)
+
+    stored = formats(fresh_store)
+    for (row, column), ref_keys in rows.items():
+        for ref_key in ref_keys:
+            kept = ref_key == ref_keys[-1] or is_keyframe(row.bytes, column, ref_key)
+            assert stored[row, column, ref_key] == ("msgpack+zlib" if kept else "msgpack+delta")
+    assert total.cells == list(stored.values()).count("msgpack+delta") > 100
+    assert whole - total.reclaimed_bytes == sum(len(cell.body) for cell in after.values()) < whole / 2
+    assert {key: (c.added_id, c.created_at) for key, c in before.items()} == {
+        key: (c.added_id, c.created_at) for key, c in after.items()
+    }
+    assert_readable(fresh_store, rows)
+    assert migrate.run(migrate_store, HISTORY).total().cells == 0
+    assert check(fresh_store).faults == {}
+
+
+@pytest.mark.parametrize(("to", "left"), [("msgpack+zstd", "msgpack+delta"), ("packed+zstd", None), ("legacy", None)])
+def test_an_ordinary_migration_keeps_deltas_of_its_serializer(fresh_store, migrate_store, rows, to, left):
+    """Others become whole; and --no-history makes all of them whole."""
+    migrate.run(migrate_store, HISTORY)
+    migrate.run(migrate_store, MigrateSpec(to))
+    assert set(formats(fresh_store).values()) == {to, left} - {None}
+    assert_readable(fresh_store, rows)
+    migrate.run(migrate_store, MigrateSpec(to, history=False))
+    assert set(formats(fresh_store).values()) == {to}
+    assert_readable(fresh_store, rows)
+
+
+def test_history_of_some_columns_and_from_text_at_once(fresh_store, migrate_store, rows):
+    """Legacy bodies become deltas in one pass; other columns are left alone."""
+    migrate.run(migrate_store, MigrateSpec("packed+zstd", columns=("A",), history=True))
+    stored = formats(fresh_store)
+    assert {form for key, form in stored.items() if key.column_name == "A"} == {"packed+zstd", "packed+delta"}
+    assert {form for key, form in stored.items() if key.column_name == "B"} == {"legacy", "msgpack+zlib"}
+    assert_readable(fresh_store, rows)
+    with pytest.raises(InvalidInput, match="has no deltas"):
+        MigrateSpec("json+zlib", history=True)
+
+
+@pytest.mark.parametrize("to", ["deltas", "whole"])
+def test_a_restore_gives_back_every_first_byte(fresh_store, migrate_store, rows, tmp_path, to):
+    """The archive has originals that depend on nothing."""
+    if to == "whole":
+        migrate.run(migrate_store, HISTORY)
+    before = cells_of(fresh_store)
+    spec = HISTORY if to == "deltas" else MigrateSpec("packed+zstd", history=False)
+    spec = MigrateSpec(spec.to, history=spec.history, archive=str(tmp_path))
+    job = migrate.run(migrate_store, spec).job_id
+    assert_readable(fresh_store, rows)
+    restore(migrate_store, RestoreSpec((str(tmp_path),), job=job))
+
+    assert_readable(fresh_store, rows)
+    after = cells_of(fresh_store)
+    for key, cell in before.items():
+        if describe_body(cell.body).name != "msgpack+delta":
+            assert after[key].body == cell.body
+    assert check(fresh_store).faults == {}
+
+
+def test_copies_are_whole(fresh_store, migrate_store, rows, new_name, admin_urls, accounts):
+    """Stored cells that are written elsewhere depend on nothing; without their bases, deltas are refused."""
+    migrate.run(migrate_store, HISTORY)
+    cells = list(cells_of(fresh_store).values())
+    with schemaless.connect(accounts.create(new_name, 2)) as other:
+        fields = [NewStoredCell(*cell.key, cell.body, cell.created_at) for cell in cells]
+        with pytest.raises(BaseMissing):
+            other.put_stored_cells([replace(fields[0], body=bytes(next(c.body for c in cells if is_delta(c.body))))])
+        other.put_stored_cells(fields, trusted=True)
+        assert "msgpack+delta" not in formats(other).values()
+        assert_readable(other, rows)
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_erasures_beside_migrations_lose_no_other_version(fresh_store, migrate_store, erase_store, rows):
+    """While versions become deltas and whole again, single versions are erased; no other one becomes unreadable."""
+    chance = random.Random(2)
+    victims = chance.sample([(*pair, n) for pair, ref_keys in rows.items() for n in ref_keys], 60)
+    done = threading.Event()
+    failed = []
+
+    def migrations():
+        try:
+            while not done.is_set():
+                migrate.run(migrate_store, HISTORY)
+                migrate.run(migrate_store, MigrateSpec(history=False))
+            migrate.run(migrate_store, HISTORY)
+        except Exception as error:  # noqa: BLE001 - the test's own thread reports it
+            failed.append(error)
+
+    thread = threading.Thread(target=migrations)
+    thread.start()
+    try:
+        for row, column, ref_key in victims:
+            erase_store.erase(row, column, ref_key, reason="test")
+    finally:
+        done.set()
+        thread.join()
+
+    assert failed == []
+    assert_readable(fresh_store, rows, set(victims))
+    assert check(fresh_store).faults == {}
+
+
+class Died(BaseException):
+    """Ends a call as a kill would."""
+
+
+@pytest.mark.guarantee("history-exact", "history-erasure")
+@pytest.mark.parametrize(
+    "deaths", [(20, 35, 50), *(pytest.param(range(first, 150, 7), marks=pytest.mark.long) for first in range(1, 8))]
+)
+def test_deaths_at_any_statement_lose_nothing(fresh_store, migrate_store, erase_store, rows, monkeypatch, deaths):
+    """Migrations there and back and erasures die, each at a later statement, and are completed by their successors."""
+    remaining = [-1]
+    victims = sorted((*pair, ref_keys[len(ref_keys) // 2]) for pair, ref_keys in rows.items())
+
+    def dying(method):
+        def call(connection, *arguments):
+            remaining[0] -= 1
+            if remaining[0] == 0:
+                raise Died
+            return method(connection, *arguments)
+
+        return call
+
+    monkeypatch.setattr(Connection, "rows", dying(Connection.rows))
+    monkeypatch.setattr(Connection, "execute", dying(Connection.execute))
+    calls = [
+        lambda number: migrate.run(migrate_store, HISTORY),
+        lambda number: erase_store.erase(*victims[number % len(victims)], reason="test"),
+        lambda number: migrate.run(migrate_store, MigrateSpec("packed+zstd", history=number % 2 == 0)),
+    ]
+    for number, at in enumerate(deaths):
+        call = calls[number % 3]
+        remaining[0] = at
+        with suppress(Died):
+            call(number)
+        remaining[0] = -1
+        erased = victims if number else []
+        for (row, column), ref_keys in rows.items():
+            found = {cell.ref_key: cell.body for cell in fresh_store.get_versions(row, column)}
+            assert all(body == document(row, ref_key) for ref_key, body in found.items())
+            assert found.keys() >= {n for n in ref_keys if (row, column, n) not in erased}
+        call(number)
+    assert check(fresh_store).faults == {}
