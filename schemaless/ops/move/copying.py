@@ -17,6 +17,7 @@ from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
 from schemaless.ops.move import sql
+from schemaless.ops.move.fence import Fence
 from schemaless.ops.move.sql import CellRow
 from schemaless.store.erasures.dependents import erase_in_copy, whole_bodies
 from schemaless.topology.sql import moving
@@ -127,20 +128,15 @@ class Copier:
             )
 
         began_s = time.monotonic()
-        for statement, _ in split_statements(
-            rows,
-            lambda part: sql.insert_rows(self._database, self._table, part),
-            self._target.max_statement_bytes,
-            too_long,
-        ):
+        insert = partial(sql.insert_rows, self._database, self._table)
+        for statement, _ in split_statements(rows, insert, self._target.max_statement_bytes, too_long):
             try:
                 self._target.execute(statement)
             except DuplicateKey as error:
                 raise MoveRefused(
-                    f"{self._database}.{self._table} on {self._target.node} has a cell under a different "
-                    f"added_id than the "
-                    f"source ({error.message}); did a server lose cells in a failover? Abort the move and start a new "
-                    "one"
+                    f"{self._database}.{self._table} on {self._target.node} has a cell under a different added_id than "
+                    f"the source ({error.message}); did a server lose cells in a failover? Abort the move and start a "
+                    "new one"
                 ) from error
         size = sum(len(row[4]) for row in rows)
         self.took_s += time.monotonic() - began_s
@@ -149,17 +145,15 @@ class Copier:
         return size
 
 
-def carry_over(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
+def carry_over(fence: Fence, token: str, *, fenced: bool) -> None:
     """Replace the target's followers and parked cells with the source's; each follower's epoch is raised by one.
 
     Args:
-        source: a session that can read the source's tables, even while they are locked.
-        target: the session that writes.
-        database: the shard's database.
+        fence: the mover's sessions.
         token: token in the names of the move's tables.
-        dictionaries: the dictionaries that bodies refer to.
         fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """
+    source, target, database = fence.reader if fenced else fence.source, fence.target, fence.database
     for table in sql.CARRIED:
         name = moving.moved(table, token) if fenced else table
         rows = [_with_next_epoch(table, row) for row in source.rows(sql.select_carried(database, table, name))]
@@ -167,31 +161,24 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
         if [tuple(row) for row in target.rows(sql.select_carried(database, table, incoming))] == rows:
             continue
         target.execute(sql.delete_all(database, incoming))
-        statements = split_statements(
-            rows,
-            partial(sql.insert_carried, database, table, incoming),
-            target.max_statement_bytes,
-            _refuse_row,
-        )
-        for statement, _ in statements:
+        insert = partial(sql.insert_carried, database, table, incoming)
+        for statement, _ in split_statements(rows, insert, target.max_statement_bytes, _refuse_row):
             target.execute(statement)
 
 
-def copy_erasures(
-    source: Connection, target: Connection, database: str, token: str, dictionaries: Dictionaries, *, fenced: bool
-) -> None:
+def copy_erasures(fence: Fence, token: str, dictionaries: Dictionaries, *, fenced: bool) -> None:
     """Erase the copies of cells that were erased after they were copied, and copy the log of erased cells.
 
     Erased cells that are copied later already have their tombstones. Safe to repeat: each entry of the log is copied
     after its cell's tombstone is written.
 
     Args:
-        source: a session that can read the log now.
-        target: the session that writes.
-        database: the shard's database.
+        fence: the mover's sessions.
         token: token in the names of the move's tables.
+        dictionaries: the dictionaries that bodies refer to.
         fenced: whether the source's tables were already renamed to their ``_moved_`` names.
     """
+    source, target, database = fence.reader if fenced else fence.source, fence.target, fence.database
     name = moving.moved("erased_cell", token) if fenced else "erased_cell"
     log, cells = (moving.incoming(table, token) for table in ("erased_cell", "cell"))
     serving = moving.moved("cell", token) if fenced else "cell"

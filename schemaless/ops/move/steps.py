@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -46,6 +46,7 @@ from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.model import Cluster
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
+from schemaless.wire.sql.parts import Value
 
 _log = logging.getLogger("schemaless")
 
@@ -128,7 +129,7 @@ class _ShardMove:
 
     def _move(self, record: MoveRecord) -> MoveRecord:
         if record.source == record.target:
-            self._note({"phase": "dropped"}, token=None)
+            self._note_any({"phase": "dropped"})
             return self._read()
         self._source, self._target = self._topology.cluster_of(self._shard), self._topology.cluster(record.target)
         aborting = record.phase == "aborting"
@@ -144,7 +145,7 @@ class _ShardMove:
                 self._prepare()
             # Under the locks: a previous runner that resumes finds its sessions killed, or fails this update.
             self._phases = ("aborting",) if aborting else ("preparing", "copying", "cutting")
-            self._note({"token": self._token, "phase": "aborting" if aborting else "copying"}, token=None)
+            self._note_any({"token": self._token, "phase": "aborting" if aborting else "copying"})
             if not aborting:
                 # Copy dictionaries before the first cell that may need one.
                 _copy_dictionaries(self._internals, self._spec.target)
@@ -169,7 +170,7 @@ class _ShardMove:
         self._replaced = record.servers != servers
         if record.servers[:1] != servers[:1] and at_source.has_cell and not at_target.has_cell:
             fence.drop_incoming(at_target)
-        self._note({"target_server": " ".join(servers), "settled_id": self._settled})
+        self._note(target_server=" ".join(servers), settled_id=self._settled)
         return fence.sides()
 
     def _proceed(self, record: MoveRecord, source: Side, target: Side) -> None:
@@ -185,7 +186,7 @@ class _ShardMove:
             )
         unfence, flip = partial(fence.rename_back, self._token), partial(self._flip, time.monotonic())
         drop, refuse = partial(self._drop_copy, target), partial(self._refuse, source, target)
-        end = partial(self._note, {"phase": "aborted"})
+        end = partial(self._note, phase="aborted")
         # By state: the steps that complete the move, and those that abort it.
         transitions: dict[_State, tuple[tuple[Callable[[], None], ...], tuple[Callable[[], None], ...]]] = {
             _State.UNCOPIED: ((drop, self._copy), (drop, end)),
@@ -213,7 +214,7 @@ class _ShardMove:
         self._settled = 0
 
     def _resume_cut(self) -> None:
-        self._note({"phase": "cutting"})
+        self._note(phase="cutting")
         self._create()
         if not self._finish_cut(time.monotonic()):
             self._follow()
@@ -261,7 +262,7 @@ class _ShardMove:
         Raises:
             MoveRefused: the shard could not be cut over in time.
         """
-        self._note({"settled_id": self._settled})
+        self._note(settled_id=self._settled)
         changes = Changes(self._shards)
         budget_s = min(_FIRST_BUDGET_S, self._spec.max_pause_s)
         self._run.state.top_id = self._top()
@@ -325,15 +326,13 @@ class _ShardMove:
             self._rate.adjust(self._settled, self._top(), self._copier.cells, pauses=self._servers.busy)
 
     def _copy_erasures(self, *, fenced: bool = False) -> None:
-        fence = self._fence
-        source = fence.reader if fenced else fence.source
-        copy_erasures(source, fence.target, fence.database, self._token, self._internals.dictionaries, fenced=fenced)
+        copy_erasures(self._fence, self._token, self._internals.dictionaries, fenced=fenced)
 
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)
 
     def _save(self) -> None:
-        self._note({"settled_id": self._settled})
+        self._note(settled_id=self._settled)
         state = self._run.state
         state.checkpoint, state.top_id = self._settled, max(state.top_id, self._settled)
         state.cells += self._copier.cells - state.counters.get("noted_cells", 0)
@@ -358,7 +357,7 @@ class _ShardMove:
             self._run.pause(BACKOFF * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
-        self._note({"phase": "cutting"})
+        self._note(phase="cutting")
         self._check_unchanged()
         self._records.ready_to_flip()
         began_s = time.monotonic()
@@ -369,7 +368,7 @@ class _ShardMove:
             until_s = began_s + self._spec.max_pause_s
             if self._copier.copy_tail(fence.source, "cell", self._settled, until_s=until_s).complete:
                 self._copy_erasures()
-                carry_over(fence.source, fence.target, fence.database, self._token, fenced=False)
+                carry_over(fence, self._token, fenced=False)
             if time.monotonic() < until_s and next_id(fence.source, fence.database, "cell") <= self._target_counter:
                 fence.rename_source(self._token)
                 fence.unlock()
@@ -380,7 +379,7 @@ class _ShardMove:
 
     def _back_off(self, began_s: float) -> None:
         took_s = time.monotonic() - began_s
-        self._note({"phase": "copying"})
+        self._note(phase="copying")
         self._run.pause(BACKOFF * took_s)
 
     def _check_unchanged(self) -> None:
@@ -421,7 +420,7 @@ class _ShardMove:
             self._raise_counter(fenced)
             self._copier.copy_tail(fence.reader, fenced, self._settled)
             self._copy_erasures(fenced=True)
-            carry_over(fence.reader, fence.target, fence.database, self._token, fenced=True)
+            carry_over(fence, self._token, fenced=True)
             fence.rename_target(self._token)
         except ServerTimeout as error:
             _, target = fence.sides()
@@ -443,7 +442,7 @@ class _ShardMove:
         changes = {"fence_id": fence_id, "settled_id": fence_id}
         self._records.flip(self._run, self._topology, self._spec.target, self._token, changes)
         pause_s = time.monotonic() - began_s
-        self._note({"pause_s": pause_s}, phases=("moved",))
+        self._records.note(self._run, {"pause_s": pause_s}, token=self._token, phases=("moved",))
         self._run.state.counters["pause_s"] = round(pause_s, 4)
         self._shards.router.again(self._shards.routing)
 
@@ -463,15 +462,12 @@ class _ShardMove:
         _log.warning("%s", warning)
         self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
-    def _note(
-        self,
-        changes: dict[str, str | int | float | None],
-        *,
-        token: str | None = "",
-        phases: tuple[Phase, ...] | None = None,
-    ) -> None:
-        token = self._token if token == "" else token
-        self._records.note(self._run, changes, token=token, phases=phases or self._phases)
+    def _note(self, **changes: Value) -> None:
+        self._records.note(self._run, changes, token=self._token, phases=self._phases)
+
+    def _note_any(self, changes: Mapping[str, Value]) -> None:
+        """Update the record even if it has the token of another runner."""
+        self._records.note(self._run, changes, token=None, phases=self._phases)
 
     def _read(self) -> MoveRecord:
         return self._records.all(self._run.job.job_id, self._shard)[0]

@@ -24,10 +24,10 @@ from unittest import mock
 
 import schemaless
 from schemaless.ops.move import steps
+from schemaless.ops.move.fence import Fence
 from schemaless.store.followers.settings import Settings
 from schemaless.store.internals import internals_of
 from schemaless.topology.sql import moving
-from schemaless.wire.connection import Connection
 from tests.movers import move_away
 from tests.processes import PROCESSES
 from tests.store.followers import child
@@ -48,10 +48,12 @@ def _skipping() -> Iterator[None]:
     """Make moves set the shard's followers to its end, as if they had handled all of its cells."""
     carry_over = steps.carry_over
 
-    def wrong(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
-        carry_over(source, target, database, token, fenced=fenced)
-        followers, cells = (f"`{database}`.{moving.incoming(table, token)}" for table in ("follower", "cell"))
-        target.execute(f"UPDATE {followers} SET location=(SELECT COALESCE(MAX(added_id), 0) FROM {cells})".encode())
+    def wrong(fence: Fence, token: str, *, fenced: bool) -> None:
+        carry_over(fence, token, fenced=fenced)
+        followers, cells = (f"`{fence.database}`.{moving.incoming(table, token)}" for table in ("follower", "cell"))
+        fence.target.execute(
+            f"UPDATE {followers} SET location=(SELECT COALESCE(MAX(added_id), 0) FROM {cells})".encode()
+        )
 
     with mock.patch.object(steps, "carry_over", wrong):
         yield
