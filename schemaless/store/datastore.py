@@ -916,3 +916,14 @@ class Datastore:
 def _check_location(location: int, name: str) -> None:
     if type(location) is not int or not 0 <= location < 1 << 64:
         raise InvalidInput(f"{name} must be 0 or an added_id, got {location!r:.80}")
+
+
+def check_datastore(store: object) -> Datastore:
+    """Return ``store`` if it is a datastore.
+
+    Raises:
+        InvalidInput: it is something else, such as an ``AsyncDatastore``.
+    """
+    if not isinstance(store, Datastore):
+        raise InvalidInput(f"expected a Datastore, from schemaless.connect(), got {type(store).__name__}")
+    return store

@@ -14,7 +14,6 @@ from typing import Final, Protocol
 from schemaless.base.keys import check_column_name, check_each
 from schemaless.cell import Cell, StoredCell
 from schemaless.codec.envelope import Limits
-from schemaless.errors import InvalidInput
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.counting import column_share, estimate_on, exact_count
 from schemaless.store.cells.dictionaries import StoredDictionaries
@@ -254,14 +253,5 @@ class Opened(Protocol):
 
 
 def internals_of(store: Opened) -> Internals:
-    """Return the internals of an open datastore, for this package's own operations.
-
-    Raises:
-        InvalidInput: ``store`` is something else, such as a URL.
-    """
-    try:
-        return store._internals  # noqa: SLF001 - the only place that may access them
-    except AttributeError:
-        raise InvalidInput(
-            f"expected an open Datastore, from schemaless.connect(), got {type(store).__name__}"
-        ) from None
+    """Return the internals of an open datastore, for this package's own operations."""
+    return store._internals  # noqa: SLF001 - the only place that may access them

@@ -12,7 +12,7 @@ from schemaless.base.keys import check_each
 from schemaless.base.runner_names import runner_name
 from schemaless.errors import NotCaughtUp
 from schemaless.ops.admin.indexes import indexes_of
-from schemaless.store.datastore import Datastore
+from schemaless.store.datastore import Datastore, check_datastore
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.caught_up import CaughtUp
 from schemaless.store.followers.membership import Timing
@@ -53,7 +53,7 @@ def catch_up(
             that name.
         NotCaughtUp: the time is over, a trigger is paused, or a shard has stopped or failed too often.
     """
-    access = internals_of(store).follower_access
+    access = internals_of(check_datastore(store)).follower_access
     for trigger in triggers:
         check_trigger(trigger)
     admin = indexes_of(store)

@@ -32,7 +32,7 @@ from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.rebuild import weigh_files
 from schemaless.ops.migrate.reclaimed import Part, file_sizes, record_sizes
 from schemaless.store.cells.sql import select_id_span
-from schemaless.store.datastore import Datastore
+from schemaless.store.datastore import Datastore, check_datastore
 from schemaless.store.erasures.eraser import MAX_CELLS, Batch, ShardEraser
 from schemaless.store.erasures.ledger import Erasure
 from schemaless.store.internals import Internals, internals_of
@@ -208,7 +208,7 @@ def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Pa
         ArchiveFailed: a file was left as it is, because it cannot be written or its migration has not ended.
         ServerError: a server failed; the work done is kept.
     """
-    run(store, ErasureSpec(number))
+    run(check_datastore(store), ErasureSpec(number))
     known = [Path(folder) for folder in archive_folders(store)]
     folders = [Path(folder) for folder in archives] + [folder for folder in known if folder.is_dir()]
     left = [file for file in erase_from_archives(store, folders, execute=True) if file.skipped] if folders else []

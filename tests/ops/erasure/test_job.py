@@ -252,3 +252,5 @@ def test_an_erasure_is_finished_from_python(fresh_store, erase_store, migrate_st
         schemaless.finish_erasure(erase_store, 999)
     with pytest.raises(InvalidInput, match=r"expected the number of an erasure in the ledger, got Erasure\("):
         schemaless.finish_erasure(erase_store, entry)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"expected a Datastore, .* got int"):
+        schemaless.finish_erasure(entry.number, erase_store)  # type: ignore[arg-type]
