@@ -144,7 +144,11 @@ def open_connection(
     # The start, because an address leads a later connection to the same server or a later one.
     began_s = time.monotonic()
     try:
-        raw = _log_in(node, credentials, timeouts, database, register, runtime)
+        # Reads certificates.
+        raw = runtime.blocking(partial(_unconnected, node, credentials, timeouts, database))
+        raw.runtime = runtime
+        register(raw)
+        _log_in(raw, credentials)
         return raw, _set_up(raw, str(node), autocommit, claim, began_s)
     except BaseException as error:
         clear_locals(error)
@@ -174,18 +178,7 @@ def close(raw: DriverConnection, *, idle: bool) -> None:
         raw._force_close()  # noqa: SLF001
 
 
-def _log_in(
-    node: Node,
-    credentials: Credentials,
-    timeouts: tuple[float, float, float],
-    database: str | None,
-    register: Callable[[DriverConnection], object],
-    runtime: Runtime,
-) -> DriverConnection:
-    # Reads certificates.
-    raw = runtime.blocking(partial(_unconnected, node, credentials, timeouts, database))
-    raw.runtime = runtime
-    register(raw)
+def _log_in(raw: DriverConnection, credentials: Credentials) -> None:
     # PyMySQL would wait for the server's greeting as long as for a reply to a statement.
     read_timeout_s: Any = raw._read_timeout  # noqa: SLF001 - PyMySQL has no public name for it
     raw._read_timeout = min(read_timeout_s, raw.connect_timeout)  # noqa: SLF001
@@ -197,7 +190,6 @@ def _log_in(
     finally:
         raw.password = b""
     raw._read_timeout = read_timeout_s  # noqa: SLF001
-    return raw
 
 
 def _unconnected(

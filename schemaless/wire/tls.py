@@ -119,21 +119,16 @@ def tls_of(options: Mapping[str, str], source: str) -> TLS:
 
 def _mode(options: Mapping[str, str], source: str) -> str | None:
     given = options.get("ssl_mode")
-    mode = None if given is None else given.lower()
-    if mode is not None and mode not in MODES:
+    if given is not None and given.lower() not in MODES:
         raise InvalidInput(f"{source}: ssl_mode must be one of {', '.join(MODES)}, got {given!r}")
-    flags = {}
     for name in _FLAGS:
-        if name in options:
-            if options[name].lower() not in _BOOLEANS:
-                raise InvalidInput(f"{source}: {name} must be true or false, got {options[name]!r}")
-            flags[name] = _BOOLEANS[options[name].lower()]
-    if mode is not None:
-        if flags:
-            raise InvalidInput(f"{source}: {next(iter(flags))} cannot be combined with ssl_mode; use ssl_mode alone")
-        return mode
-    certificate = flags.get("ssl_verify_cert")
-    identity = flags.get("ssl_verify_identity")
+        if options.get(name, "true").lower() not in _BOOLEANS:
+            raise InvalidInput(f"{source}: {name} must be true or false, got {options[name]!r}")
+        if given is not None and name in options:
+            raise InvalidInput(f"{source}: {name} cannot be combined with ssl_mode; use ssl_mode alone")
+    if given is not None:
+        return given.lower()
+    certificate, identity = (_BOOLEANS.get(options.get(name, "").lower()) for name in _FLAGS)
     authority = "ssl_ca" in options or "ssl_capath" in options
     if identity or (identity is None and certificate is None and authority):
         return "verify_identity"

@@ -315,7 +315,7 @@ def test_option_file_is_parsed_as_the_server_parses_it(servers, tmp_path):
     text = ["# comment", "; comment", "[ client ]", "loose-other=1", "[server]", *(f"loose-{line}" for line in lines)]
     path.write_text("\n".join(text) + "\n")
     path.chmod(0o600)
-    program = json.loads((servers[0].folder / "server.json").read_text())["command"]
+    program = json.loads((servers[0].folder / "server.json").read_text())["binary"]["command"]
     command = [*program, f"--defaults-file={path}", "--print-defaults"]
     said = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout
 
