@@ -41,7 +41,7 @@ from pymysql.converters import escape_string
 import schemaless
 from schemaless.bench import logbooks
 from schemaless.cell import JSONDocument, NewStoredCell
-from schemaless.codec.dictionaries import FIRST_ID, DictionarySet
+from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.codec.training import train
@@ -145,7 +145,7 @@ def half_of(row: str) -> int:
 
 def trained(
     rows: Sequence[str], documents: Sequence[JSONDocument], plain: Sequence[bytes]
-) -> tuple[list[bytes], DictionarySet]:
+) -> tuple[list[bytes], dict[int, Dictionary]]:
     """Encode each half with a dictionary that was trained on the other one."""
     halves: tuple[list[tuple[bytes, bytes]], ...] = ([], [])
     for row, body in zip(rows, plain, strict=True):
@@ -154,7 +154,7 @@ def trained(
     numbered = [codec.own_dictionaries.get(FIRST_ID).renumbered(FIRST_ID + half) for half, codec in enumerate(codecs)]
     codecs = [replace(codec, dictionary=each) for codec, each in zip(codecs, numbered, strict=True)]
     bodies = [encode_body(document, codecs[half_of(row)]) for row, document in zip(rows, documents, strict=True)]
-    return bodies, DictionarySet(*numbered)
+    return bodies, {each.id: each for each in numbered}
 
 
 class Table:

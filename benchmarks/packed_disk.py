@@ -25,7 +25,7 @@ from pymysql.converters import escape_string
 
 from schemaless.bench.logbooks import documents
 from schemaless.cell import JSONDocument
-from schemaless.codec.dictionaries import FIRST_ID, DictionarySet
+from schemaless.codec.dictionaries import FIRST_ID
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, PACKED, ZLIB, Codec, codec_named
 from schemaless.codec.training import train
@@ -98,7 +98,7 @@ def ways(logbooks: Sequence[tuple[str, int, JSONDocument]], level: int) -> list[
             each.own_dictionaries.get(FIRST_ID).renumbered(FIRST_ID + half) for half, each in enumerate(codecs)
         ]
         codecs = [replace(each, dictionary=dictionary) for each, dictionary in zip(codecs, dictionaries, strict=True)]
-        at_hand = DictionarySet(*dictionaries)
+        at_hand = {each.id: each for each in dictionaries}
         return Way(
             f"{codec.name} with a dictionary",
             "MEDIUMBLOB",
