@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar
 
@@ -47,7 +47,17 @@ class JobSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Restore parameters from ``as_json`` output; missing ones get their defaults."""
+        """Restore parameters from ``as_json`` output; missing ones get their defaults.
+
+        Raises:
+            InvalidInput: there is a parameter that this version does not know.
+        """
+        unknown = sorted(value.keys() - {item.name for item in fields(cls)})
+        if unknown:
+            raise InvalidInput(
+                f"this version does not know the parameters {', '.join(unknown)} of the job; use the version that "
+                "created it"
+            )
         arguments: dict[str, Any] = {
             name: tuple(item) if isinstance(item, list) else item for name, item in value.items()
         }

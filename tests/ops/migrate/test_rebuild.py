@@ -283,10 +283,12 @@ def test_invalid_specs_are_refused():
 
 
 def test_spec_goes_through_json():
-    """The job stores the parameters that were given."""
+    """The job stores the parameters that were given; those of a later version are refused by name."""
     spec = RebuildSpec(60, 10**12, 5, 3)
 
     assert RebuildSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
+    with pytest.raises(InvalidInput, match="does not know the parameters speed of the job"):
+        RebuildSpec.from_json({**spec.as_json(), "speed": 1})
 
 
 def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, move_store):
