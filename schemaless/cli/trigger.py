@@ -11,11 +11,20 @@ import click
 
 from schemaless.base.events import Advanced
 from schemaless.cli.job_options import stop_option, workers_option
-from schemaless.cli.options import execute_option, note_gave_up, shards_option, store_option, time_of, with_options
+from schemaless.cli.options import (
+    execute_option,
+    note_gave_up,
+    shards_option,
+    store_option,
+    time_of,
+    url_option,
+    with_options,
+)
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
 from schemaless.store.followers.status import ShardStatus
+from schemaless.store.opening import connect
 from schemaless.store.triggers.admin import ParkedCell, Triggers, TriggerStatus
 from schemaless.store.triggers.declaration import import_trigger
 from schemaless.store.triggers.supervision import caught_up, prepare, trigger_supervisor
@@ -70,9 +79,9 @@ def trigger() -> None:
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
 @stop_option
-@store_option
+@url_option
 @json_option
-def run(target: str, workers: int, once: bool, stop_s: float, store: Datastore) -> int:
+def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
@@ -99,16 +108,17 @@ def run(target: str, workers: int, once: bool, stop_s: float, store: Datastore) 
     or on_erase fails 8 times in a row or kills 8 workers.
     """
     loaded = import_trigger(target)
-    supervisor = trigger_supervisor(store, target, loaded.name, workers)
-    if prepare(store, loaded):
-        place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
-        note(f"trigger {loaded.name} is new; it starts at {place}")
-    if not once:
-        supervisor.run(stop_s=stop_s)
-        return 0
-    ended = caught_up(store, loaded)
-    supervisor.run(ended, stop_s=stop_s)
-    trigger = Triggers(store).status(loaded.name)
+    with connect(url) as store:
+        supervisor = trigger_supervisor(store, target, loaded.name, workers)
+        if prepare(store, loaded):
+            place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"
+            note(f"trigger {loaded.name} is new; it starts at {place}")
+        if not once:
+            supervisor.run(stop_s=stop_s)
+            return 0
+        ended = caught_up(store, loaded)
+        supervisor.run(ended, stop_s=stop_s)
+        trigger = Triggers(store).status(loaded.name)
     print_result(status_json(trigger))
     show_status(trigger, each_shard=False)
     note_gave_up(ended.gave_up)
