@@ -395,20 +395,13 @@ def setting_words(setting: ColumnSetting) -> str:
 def entry_json(entry: Stored) -> dict[str, Any]:
     """Return a dictionary's entry, for ``--json``."""
     return {
-        "dictionary": entry.id,
+        **facts(entry, "fault", "created_at", "retired_at", "removed_at", dictionary="id", bytes="size_bytes"),
         "state": entry_state(entry),
-        "fault": entry.fault,
         "sha256": entry.digest.hex(),
-        "bytes": entry.size_bytes,
         "source": entry.description,
-        **facts(entry, "created_at", "retired_at", "removed_at"),
     }
 
 
 def setting_json(setting: ColumnSetting) -> dict[str, Any]:
     """Return the codec setting of a column, for ``--json``."""
-    return {
-        **facts(setting, "column_name", "codec", "level"),
-        "dictionary": setting.dictionary_id,
-        **facts(setting, "set_at"),
-    }
+    return facts(setting, "column_name", "codec", "level", "set_at", dictionary="dictionary_id")

@@ -241,18 +241,16 @@ def _days(
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
     return {
-        **facts(advice, "column_name", "cells", "body_bytes", "allocated_bytes", "present_bytes"),
+        **facts(advice, "column_name", "cells", "body_bytes", "allocated_bytes", "present_bytes", "seed", "notes"),
+        "compared_cells": advice.compared,
         "stored": dict(advice.stored),
         "setting": str(advice.setting),
-        "compared_cells": advice.compared,
-        "seed": advice.seed,
         "advice": advice.chosen and _candidate_json(advice.chosen),
         "default": advice.default and _candidate_json(advice.default),
         "knee": advice.choice and advice.choice.knee.name,
         "least_gain": advice.choice and advice.choice.least_gain,
         "reason": advice.choice and advice.choice.reason,
         "candidates": [_candidate_json(candidate) for candidate in advice.candidates],
-        "notes": advice.notes,
         "commands": commands(advice),
     }
 

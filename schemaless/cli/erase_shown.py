@@ -29,9 +29,7 @@ def plan_and_show(store: Datastore, targets: Sequence[Target]) -> None:
     total = planned.total()
     print_result(
         {
-            "cells": total.cells,
-            "body_bytes": total.body_bytes,
-            "erased_before": total.erased,
+            **facts(total, "cells", "body_bytes", erased_before="erased"),
             "targets": [
                 {"target": each.of, **facts(each, "shard", "cells", "body_bytes", "erased", "columns")}
                 for each in planned.parts
@@ -104,8 +102,7 @@ def status_json(status: ErasureStatus) -> dict[str, Any]:
     return {
         **entry_json(entry),
         "state": status.state,
-        "cells": entry.cells,
-        "body_bytes": entry.body_bytes,
+        **facts(entry, "cells", "body_bytes"),
         "shards": [asdict(each) for each in entry.shards],
         "acknowledged": dict(status.acknowledged),
         "waiting": {name: list(shards) for name, shards in status.waiting.items()},
@@ -115,8 +112,7 @@ def status_json(status: ErasureStatus) -> dict[str, Any]:
 def entry_json(entry: Erasure) -> dict[str, Any]:
     """Return an entry of the ledger, without its shards, as JSON values."""
     return {
-        "erasure": entry.number,
-        **facts(entry, "kind", "scope", "reason", "requested_by", *STEPS),
+        **facts(entry, "kind", "scope", "reason", "requested_by", *STEPS, erasure="number"),
         "notes": dict(entry.notes),
     }
 

@@ -111,9 +111,7 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str) -> No
         entry, created = indexes_of(store).create(definition, listener)
     print_result(
         {
-            "name": name,
-            "number": entry.number,
-            "state": entry.state,
+            **facts(entry, "name", "number", "state"),
             "created": created,
             "columns": list(definition.sources),
             "fields": [field.name for field in definition.all_fields],

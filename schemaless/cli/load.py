@@ -29,6 +29,7 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     counted,
+    facts,
     hint,
     json_option,
     note,
@@ -162,15 +163,8 @@ def load(
             total.body_bytes += outcome.body_bytes
             total.reasons += outcome.reasons
             skipped += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
-    counts = {
-        "created": total.created,
-        "there_already": total.there,
-        "erased": total.erased,
-        "blank_lines": total.blank,
-        "body_bytes": total.body_bytes,
-        "reasons": dict(total.reasons.most_common()),
-    }
-    print_result({**counts, "passed_over": skipped})
+    counts = facts(total, "created", "erased", "body_bytes", there_already="there", blank_lines="blank")
+    print_result({**counts, "reasons": dict(total.reasons.most_common()), "passed_over": skipped})
     out().print(
         f"{counted(total.created, 'cell')} created, {total.there:,} existed already, "
         f"{f'{total.erased:,} were erased and stay erased, ' if total.erased else ''}"

@@ -64,26 +64,20 @@ folder_option: Final = click.option(
 )
 
 
+_FACTS: Final = ("number", "role", "flavour", "version", "url", "socket", "pid", "folder")
+
+
 def server_data(server: LocalServer) -> dict[str, Any]:
     """Return a private server for ``--json``."""
     return {
-        **facts(server, "number", "role", "flavour", "version", "url"),
-        "socket": str(server.socket),
-        "pid": server.pid,
-        "folder": str(server.folder),
+        **facts(server, *_FACTS),
         **({"replica": server.replica} if server.replica else {"replicas": [server_data(r) for r in server.replicas]}),
     }
 
 
 def status_data(state: ServerStatus) -> dict[str, Any]:
     """Return the state of a private server for ``--json``."""
-    return {
-        **facts(state, "number", "role", "replica", "state", "flavour", "version", "url"),
-        "socket": str(state.socket),
-        "pid": state.pid,
-        "folder": str(state.folder),
-        **facts(state, "data_bytes", "fault"),
-    }
+    return facts(state, *_FACTS, "replica", "state", "data_bytes", "fault")
 
 
 _NAME: Final = "demo"

@@ -212,13 +212,8 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
         "to": result.codec,
         "shards": result.shards,
         "sample": {
-            "exact": taken.exact,
-            "confidence": taken.level,
-            "seed": taken.seed,
+            **facts(taken, "exact", "seed", "body_bytes", confidence="level", of_windows="tiles", cells="rows"),
             "windows": len(taken.windows),
-            "of_windows": taken.tiles,
-            "cells": taken.rows,
-            "body_bytes": taken.body_bytes,
         },
         "cells": estimate_json(result.cells),
         "stored": [facts(stored, "column_name", "codec", "cells", "body_bytes") for stored in result.stored],
@@ -236,11 +231,13 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
         "binary_log_bytes": result.binary_log and facts(result.binary_log, "noblob", "full", "kept", "grants"),
         "space": result.space
         and {
-            **facts(result.space.files, "file_bytes", "allocated_bytes"),
-            "file_bytes_measured": result.space.files.measured,
-            "growth_bytes": estimate_json(result.space.growth),
-            "rebuilt_now_bytes": estimate_json(result.space.rebuilt_now),
-            "rebuilt_after_bytes": estimate_json(result.space.rebuilt_after),
+            **facts(result.space.files, "file_bytes", "allocated_bytes", file_bytes_measured="measured"),
+            **facts(
+                result.space,
+                growth_bytes="growth",
+                rebuilt_now_bytes="rebuilt_now",
+                rebuilt_after_bytes="rebuilt_after",
+            ),
             "largest_rebuild_bytes": round(result.space.largest_rebuild_bytes),
         },
     }

@@ -114,9 +114,8 @@ def verify_json(report: VerifyReport, faults: list[dict[str, Any]]) -> dict[str,
     """Return the result of a verification for ``--json``."""
     return {
         **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),
-        "archived": report.archived,
+        **facts(report, "archived", fault_counts="faults"),
         "torn": {str(path): size for path, size in report.torn.items()},
-        "fault_counts": report.faults,
         "missing_originals": [asdict(gap) for gap in report.missing],
         "faults": faults,
     }
@@ -339,14 +338,12 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
     total = report.total
     return {
         "executed": report.job_id is not None,
-        "job": report.job_id,
-        **facts(report, "files", "archive_bytes", "shards"),
+        **facts(report, "files", "archive_bytes", "shards", "interruptions", job="job_id"),
         **facts(total, "archived", "restored", "bytes_before", "bytes_after", "already", "left"),
         "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
         "torn": {str(path): size for path, size in report.torn.items()},
         "missing_originals": [asdict(gap) for gap in report.missing],
         "unknown_jobs": sorted(report.unknown_jobs),
-        "interruptions": report.interruptions,
     }
 
 

@@ -172,16 +172,12 @@ def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
 
 def _plan_json(plan: RebuildPlan) -> dict[str, Any]:
     return {
-        **facts(plan, "shard", "cluster", "replicas"),
-        "file_bytes": plan.size.file_bytes,
-        "file_bytes_measured": plan.size.measured,
-        **facts(plan.prediction, "cells", "body_bytes"),
-        "rebuilt_bytes": estimate_json(plan.prediction.file_bytes),
+        **facts(plan, "shard", "cluster", "replicas", "free_bytes", "refusal"),
+        **facts(plan.size, "file_bytes", file_bytes_measured="measured"),
+        **facts(plan.prediction, "cells", "body_bytes", rebuilt_bytes="file_bytes"),
         "needed_bytes": round(plan.needed_bytes),
-        "free_bytes": plan.free_bytes,
         "seconds": estimate_json(plan.seconds, digits=2),
         "lag_seconds": estimate_json(plan.lag_s, digits=2),
-        "refusal": plan.refusal,
     }
 
 
@@ -228,8 +224,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
 
 def _rebuilt_json(rebuilt: ShardRebuilt) -> dict[str, Any]:
     return {
-        **facts(rebuilt, "shard", "cluster", "state", "before_bytes", "after_bytes"),
+        **facts(rebuilt, "shard", "cluster", "state", "before_bytes", "after_bytes", "seconds", "attempts", "message"),
         "predicted_bytes": rebuilt.predicted and estimate_json(rebuilt.predicted),
         "off": None if rebuilt.off is None else round(rebuilt.off, 4),
-        **facts(rebuilt, "seconds", "attempts", "message"),
     }

@@ -290,9 +290,7 @@ def _show_outcome(outcome: Outcome) -> None:
             **facts(outcome, "erasure", "job_id", "state", "cells", "held", "bytes_before", "bytes_after"),
             "files": asdict(outcome.sizes.file),
             "allocated": asdict(outcome.sizes.allocated),
-            "files_measured": outcome.sizes.measured,
-            "rebuilt_shards": outcome.sizes.rebuilt_shards,
-            "shards": outcome.sizes.shards,
+            **facts(outcome.sizes, "rebuilt_shards", "shards", files_measured="measured"),
         }
     )
     out().print(

@@ -320,11 +320,9 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
 
 def _plan_json(plan: ShardPlan) -> dict[str, Any]:
     return {
-        **facts(plan, "shard", "source", "target"),
-        "file_bytes": plan.size.file_bytes,
-        "file_bytes_measured": plan.size.measured,
+        **facts(plan, "shard", "source", "target", "free_bytes", "refusal"),
+        **facts(plan.size, "file_bytes", file_bytes_measured="measured"),
         "seconds": estimate_json(plan.seconds, digits=2),
-        **facts(plan, "free_bytes", "refusal"),
         "grants": list(plan.grants),
     }
 

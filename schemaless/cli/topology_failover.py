@@ -241,10 +241,7 @@ def _say(findings: list[Finding]) -> None:
 
 def _data(finding: Finding) -> dict[str, Any]:
     return {
-        "at": finding.at.isoformat(),
-        "cluster": finding.cluster,
-        "finding": finding.kind,
-        "message": finding.message,
+        **facts(finding, "at", "cluster", "message", finding="kind"),
         "adoption": None if finding.adoption is None else change_data(finding.adoption),
     }
 

@@ -249,9 +249,9 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
     }
 
 
-def facts(value: object, *names: str) -> dict[str, Any]:
-    """Return the named attributes of a value for ``print_result``, with times in ISO 8601."""
-    return {name: _plain(getattr(value, name)) for name in names}
+def facts(value: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return the named attributes of a value for ``print_result``, some under other keys, with times in ISO 8601."""
+    return {key: _plain(getattr(value, name)) for key, name in (dict(zip(names, names, strict=True)) | renamed).items()}
 
 
 def _plain(fact: Any) -> Any:
