@@ -609,6 +609,8 @@ class Datastore:
                 raise InvalidInput(f"a key to erase is a row_key, or (row_key, column, version), got {key!r:.200}")
             return target(*parts)
 
+        if isinstance(keys, Mapping):
+            raise InvalidInput("keys must not be a mapping, whose values would be ignored; pass a list of its keys")
         wanted = list(dict.fromkeys(check_each(keys, "keys", to_erase)))
         return self._internals.erasures.erase(wanted, reason, requested_by, must_exist)
 

@@ -200,6 +200,7 @@ def test_arguments_of_the_wrong_type_are_refused(store, row):
         r"since must be of type Mapping": lambda: list(store.arrow("BASE", since="2026-01-01")),
         r"reason must be of type str, got int": lambda: store.erase(row, reason=1),
         r"keys\[1\]: row_key must be": lambda: store.erase_many([row, 1], reason="test"),
+        r"keys must not be a mapping": lambda: store.erase_many({row: "BASE"}, reason="test"),
         r"keys\[0\]: a key to erase is a row_key": lambda: store.erase_many([()], reason="test"),
         r"an index name must be of type str": lambda: store.create_index(1, shard_field="BASE.a:int"),
         r"a field must be of type str, got NoneType": lambda: store.create_index("ix", shard_field=None),
