@@ -46,6 +46,7 @@ def upgrade(op: Operations) -> None:
         sa.Column("codec", _ascii(64), nullable=False),
         sa.Column("level", sa.Integer(), nullable=True),
         sa.Column("dictionary_id", sa.Integer(), nullable=True),
+        sa.Column("history", mysql.TINYINT(), server_default=sa.text("0"), nullable=False),
         sa.Column("set_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
         sa.PrimaryKeyConstraint("column_name"),
         **options,

@@ -226,7 +226,10 @@ _DEFAULT = "default"
 @click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
 @codec_details[0]
 @codec_details[1]
-def set_(store: Datastore, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
+@click.option("--history", is_flag=True, help="Let migrations store versions that have a higher one as differences.")
+def set_(
+    store: Datastore, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None, history: bool
+) -> None:
     """Set the codec with which new cells of a column are written.
 
     CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write use the new codec
@@ -237,17 +240,18 @@ def set_(store: Datastore, column_name: str, codec_name: str, level: int | None,
     Examples:
       schemaless codec set --column LOG msgpack+zstd --dictionary 32768
       schemaless codec set --column STATUS json+zlib --level 9
+      schemaless codec set --column TRIP msgpack+zlib --history
       schemaless codec set --column LOG default
     """
     if codec_name == _DEFAULT:
-        if level is not None or dictionary_id is not None:
-            raise InvalidInput("'default' has its own level and no dictionary; to set these, name a codec")
+        if level is not None or dictionary_id is not None or history:
+            raise InvalidInput("'default' has its own level, no dictionary and no history; to set these, name a codec")
         unset_column(internals_of(store).catalog, store.name, column_name)
         words = "msgpack+zlib, the default"
     else:
         if dictionary_id is not None:
             internals_of(store).dictionaries.get(dictionary_id)
-        setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
+        setting = ColumnSetting(column_name, codec_name, level, dictionary_id, history=history)
         set_column(internals_of(store).dictionary_replicas, setting)
         words = setting_words(setting)
     out().print(f"new cells of {column_name} are written in {words}; every process uses it within {REFRESH_S:.0f} s")
@@ -387,8 +391,10 @@ def entry_state(entry: Stored) -> str:
 def setting_words(setting: ColumnSetting) -> str:
     """Describe the codec setting of a column as text."""
     level = "" if setting.level is None else f" level {setting.level}"
-    return f"{setting.codec}{level}" + (
-        "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
+    return (
+        f"{setting.codec}{level}"
+        + ("" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}")
+        + (", superseded versions as differences" if setting.history else "")
     )
 
 
@@ -404,4 +410,4 @@ def entry_json(entry: Stored) -> dict[str, Any]:
 
 def setting_json(setting: ColumnSetting) -> dict[str, Any]:
     """Return the codec setting of a column, for ``--json``."""
-    return facts(setting, "column_name", "codec", "level", "set_at", dictionary="dictionary_id")
+    return facts(setting, "column_name", "codec", "level", "history", "set_at", dictionary="dictionary_id")

@@ -279,6 +279,7 @@ column_codec: Final = _table(
     Column("codec", _ascii(64), nullable=False),
     Column("level", Integer(), nullable=True),
     Column("dictionary_id", Integer(), nullable=True),
+    Column("history", TINYINT(), nullable=False, server_default=text("0")),
     _stamp("set_at"),
 )
 

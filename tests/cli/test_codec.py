@@ -151,6 +151,9 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         assert invoke("codec", "list", url=fresh_url).code == 0
         held = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (held.code, COLUMN in held.err) == (1, True)
+        history = invoke("codec", "set", "--column", COLUMN, "msgpack+zlib", "--history", url=admin_url)
+        assert "msgpack+zlib, superseded versions as differences;" in history.out
+        assert invoke("codec", "list", "--json", url=fresh_url).json["columns"][0]["history"] is True
         assert invoke("codec", "set", "--column", COLUMN, "default", url=admin_url).code == 0
         assert "would retire" in invoke("codec", "remove", number, url=admin_url).out
         retired = invoke("codec", "remove", number, "--execute", url=admin_url)

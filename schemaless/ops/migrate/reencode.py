@@ -237,7 +237,7 @@ class _ShardWork:
         if 2 * len(rows) < self._page_rows:
             # A short page at the end of the shard is no basis for an estimate.
             return
-        size = sum(int(row[6] or 0) for row in rows if row[4] is not None or self._spec.history)
+        size = sum(int(row[6] or 0) for row in rows if row[4] is not None or self._spec.stores_deltas())
         target_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
         by_duration = len(rows) * target_s / max(read_s, self._update_s, 1e-6)
         most_bytes = _STEP_BYTES if self._run.yields else _MOST_BYTES
@@ -248,7 +248,7 @@ class _ShardWork:
     # Blocks
 
     def _select_block(self, after: int, most_bytes: int) -> bytes:
-        if self._spec.history:
+        if self._spec.stores_deltas():
             return select_history_block(self._database, after, self._page_rows, self._wanted, self._spec.superseded)
         return select_block(self._database, after, self._page_rows, most_bytes // self._page_rows, self._wanted)
 
@@ -259,7 +259,7 @@ class _ShardWork:
         longer = sorted({int(row[0]) for row in rows if row[6] is not None} - {cell.added_id for cell in cells})
         if longer:
             cells += self._internals.read_stored(self._shard, longer)
-        following = {row[1:4]: row[7] for row in rows if self._spec.history and row[7] is not None}
+        following = {row[1:4]: row[7] for row in rows if self._spec.stores_deltas(row[2]) and row[7] is not None}
         tally = ShardTally(rows=len(rows), outdated=len(cells))
         return Block(int(rows[-1][0]), cells, tally=tally, following=following)
 
@@ -273,7 +273,7 @@ class _ShardWork:
             except PER_CELL_ERRORS as error:
                 block.leave(cell, type(error).__name__, getattr(error, "message", str(error)))
         deltas: Mapping[Place, tuple[bytes, Place]] = {}
-        if self._spec.history:
+        if block.following:
             whole = {place: each.body for place, each in recoded.items()}
             deltas = History(self._internals, self._shard, self._codec, whole, block.following).deltas()
         changes = []

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
+from schemaless.codec.registry import codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
@@ -20,6 +21,7 @@ from schemaless.ops.migrate.reencode import BLOCK_BOUNDS, BlockBounds, work
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.tally import MigrateOutcome, ShardTally
 from schemaless.planning.sampling.table_sizes import table_weights
+from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 
@@ -97,8 +99,19 @@ def run(
         InvalidInput: the dictionary is retired, or a cluster has no replica to verify on.
         CorruptBody: the dictionary is unknown or damaged.
     """
-    kind = replace(MIGRATE, work=partial(work, bounds=bounds))
-    return outcome_of(store, kind.run(store, spec or MigrateSpec(), shards, **how))
+    kind, spec = replace(MIGRATE, work=partial(work, bounds=bounds)), spec or MigrateSpec()
+    if how.get("job") is None:
+        spec = with_settings(store, spec)
+    return outcome_of(store, kind.run(store, spec, shards, **how))
+
+
+def with_settings(store: Datastore, spec: MigrateSpec) -> MigrateSpec:
+    """Return a spec with the columns whose setting asks for history, unless the spec itself says what to do."""
+    if spec.history is not None or not codec_named(spec.to).is_binary:
+        return spec
+    known = settings(internals_of(store).catalog, store.name)
+    names = (each.column_name for each in known if each.history)
+    return replace(spec, history_columns=tuple(name for name in names if name in (spec.columns or (name,))))
 
 
 def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:

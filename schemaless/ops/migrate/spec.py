@@ -12,7 +12,7 @@ from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.kind import JobSpec
 from schemaless.ops.migrate.sql import superseded_bodies, wanted_bodies
-from schemaless.store.cells.column_codecs import codec_with
+from schemaless.store.cells.column_codecs import codec_with, no_deltas
 from schemaless.wire.sql.parts import texts
 
 MOST_CHUNK_MS: Final = 60_000
@@ -42,8 +42,9 @@ class MigrateSpec(JobSpec):
             level, so bodies already in ``to`` are skipped whatever level they were written with.
         dictionary: id of the dictionary that zstd compresses with, or None. A body in ``to`` with another dictionary,
             or without one, is re-encoded.
-        history: True to store versions that have a higher one as deltas, False to make deltas whole. By default, deltas
-            with the serializer of ``to`` stay as they are, and no others are written.
+        history: True to store versions that have a higher one as deltas, False to make deltas whole. By default, they
+            are stored so in the columns whose setting says so, and deltas with the serializer of ``to`` stay.
+        history_columns: those columns; read from the catalog when a job is created.
     """
 
     to: str = DEFAULT.name
@@ -57,13 +58,14 @@ class MigrateSpec(JobSpec):
     level: int | None = None
     dictionary: int | None = None
     history: bool | None = None
+    history_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         to = codec_with(self.to, self.level, None, NO_DICTIONARIES)
         if self.dictionary is not None:
             to.check_takes_dictionary()
         if self.history and not to.is_binary:
-            raise InvalidInput(f"codec {self.to} has no deltas; for history, use one with msgpack or packed")
+            raise no_deltas(self.to)
         for name in self.sources:
             codec_named(name)
         if self.sources and set(self.sources) == {self.to} and not to.compressor.takes_dictionary:
@@ -102,5 +104,11 @@ class MigrateSpec(JobSpec):
         """SQL condition for rows in the target codec that become deltas if they have a higher version."""
         target = codec_named(self.to).format_byte
         assert target is not None
-        columns = b" AND column_name IN (%b)" % texts(self.columns) if self.columns else b""
-        return superseded_bodies(target) + columns
+        names = self.history_columns or self.columns
+        return superseded_bodies(target) + (b" AND column_name IN (%b)" % texts(names) if names else b"")
+
+    def stores_deltas(self, column_name: str | None = None) -> bool:
+        """Return whether superseded versions of a column, or of any column, become deltas."""
+        if column_name is None:
+            return bool(self.history or self.history_columns)
+        return bool(self.history) or column_name in self.history_columns

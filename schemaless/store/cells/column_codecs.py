@@ -42,6 +42,7 @@ class ColumnSetting:
         level: level of the compressor; None for its default.
         dictionary_id: the zstd dictionary; None for no dictionary.
         set_at: time at which the codec was set, UTC; None if the setting has not been stored yet.
+        history: whether migrations store versions that have a higher one as deltas.
     """
 
     column_name: str
@@ -49,6 +50,7 @@ class ColumnSetting:
     level: int | None = None
     dictionary_id: int | None = None
     set_at: datetime | None = None
+    history: bool = False
 
     def resolved(self, dictionaries: Dictionaries) -> Codec:
         """Return the codec that this setting describes.
@@ -84,8 +86,8 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     """
     rows = pool.rows(sql.select_column_codecs(name))
     return [
-        ColumnSetting(str(column), str(codec), level, dictionary_id, datetime.fromisoformat(set_at))
-        for column, codec, level, dictionary_id, set_at in rows
+        ColumnSetting(str(column), str(codec), level, dictionary_id, datetime.fromisoformat(set_at), bool(history))
+        for column, codec, level, dictionary_id, set_at, history in rows
     ]
 
 
@@ -106,11 +108,15 @@ def set_column(dictionary_replicas: DictionaryReplicas, setting: ColumnSetting) 
     if codec_named(setting.codec) == LEGACY:
         raise InvalidInput("a column cannot be set to legacy, because bare JSON text has no checksum; use json+none")
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
+    if setting.history and not codec.is_binary:
+        raise no_deltas(codec.name)
     if setting.dictionary_id is not None:
         codec.check_takes_dictionary()
         _copy_everywhere(dictionary_replicas, setting.dictionary_id)
     name = dictionary_replicas.catalog.database
-    statement = sql.upsert_column_codec(name, setting.column_name, setting.codec, setting.level, setting.dictionary_id)
+    statement = sql.upsert_column_codec(
+        name, setting.column_name, setting.codec, setting.level, setting.dictionary_id, setting.history
+    )
 
     def write(connection: Connection) -> None:
         with connection.transaction():
@@ -132,6 +138,11 @@ def _copy_everywhere(dictionary_replicas: DictionaryReplicas, dictionary_id: int
             "'schemaless schema upgrade', or from a file with 'schemaless codec import'"
         )
     dictionary_replicas.copy(dictionary, row.source)
+
+
+def no_deltas(codec: str) -> InvalidInput:
+    """Return the error for history with a codec whose serializer has no deltas."""
+    return InvalidInput(f"codec {codec} has no deltas; for history, use one with msgpack or packed")
 
 
 def _missing(dictionary_id: int) -> InvalidInput:

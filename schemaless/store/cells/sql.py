@@ -347,18 +347,19 @@ def select_block_end(database: str, after: int, rows: int, up_to: int | None = N
 
 
 def select_column_codecs(catalog: str) -> bytes:
-    """Select column_name, codec, level, dictionary_id and set_at of every column with a setting."""
+    """Select column_name, codec, level, dictionary_id, set_at and history of every column with a setting."""
     return (
-        b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00') FROM %b "
+        b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00'), history FROM %b "
         b"ORDER BY column_name" % table(catalog, b"column_codec")
     )
 
 
 def upsert_column_codec(
-    catalog: str, column_name: str, codec: str, level: int | None, dictionary_id: int | None
+    catalog: str, column_name: str, codec: str, level: int | None, dictionary_id: int | None, history: bool
 ) -> bytes:
     """Set the codec of a column."""
     setting: dict[str, Term] = {"codec": codec, "level": level, "dictionary_id": dictionary_id, "set_at": NOW}
+    setting["history"] = int(history)
     return upsert(table(catalog, b"column_codec"), {"column_name": column_name}, setting)
 
 

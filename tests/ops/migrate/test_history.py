@@ -18,6 +18,8 @@ from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.restore import run as restore
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
+from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -106,6 +108,23 @@ def test_history_of_some_columns_and_from_text_at_once(fresh_store, migrate_stor
     assert_readable(fresh_store, rows)
     with pytest.raises(InvalidInput, match="has no deltas"):
         MigrateSpec("json+zlib", history=True)
+
+
+def test_the_setting_of_a_column_applies_to_every_migration(admin_url, fresh_store, migrate_store, rows):
+    """As it was when the job began; and a codec without deltas is refused."""
+    with schemaless.connect(admin_url) as admin:
+        replicas = internals_of(admin).dictionary_replicas
+        with pytest.raises(InvalidInput, match="has no deltas"):
+            set_column(replicas, ColumnSetting("A", "json+zlib", history=True))
+        set_column(replicas, ColumnSetting("A", "msgpack+zlib", history=True))
+
+    migrate.run(migrate_store)
+    stored = formats(fresh_store)
+    assert {form for key, form in stored.items() if key.column_name == "A"} == {"msgpack+zlib", "msgpack+delta"}
+    assert {form for key, form in stored.items() if key.column_name == "B"} == {"msgpack+zlib"}
+    assert_readable(fresh_store, rows)
+    assert migrate.run(migrate_store).total().cells == 0
+    assert migrate.run(migrate_store, MigrateSpec("json+zlib", columns=("A",))).total().cells > 40
 
 
 @pytest.mark.parametrize("to", ["deltas", "whole"])
