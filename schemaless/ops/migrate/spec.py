@@ -13,7 +13,6 @@ from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.kind import JobSpec
 from schemaless.ops.migrate.sql import superseded_bodies, wanted_bodies
 from schemaless.store.cells.column_codecs import codec_with, no_deltas
-from schemaless.wire.sql.parts import texts
 
 MOST_CHUNK_MS: Final = 60_000
 """Upper limit of ``MigrateSpec.chunk_ms``, in milliseconds."""
@@ -105,7 +104,7 @@ class MigrateSpec(JobSpec):
         target = codec_named(self.to).format_byte
         assert target is not None
         names = self.history_columns or self.columns
-        return superseded_bodies(target) + (b" AND column_name IN (%b)" % texts(names) if names else b"")
+        return superseded_bodies(target, names)
 
     def stores_deltas(self, column_name: str | None = None) -> bool:
         """Return whether superseded versions of a column, or of any column, become deltas."""

@@ -74,9 +74,13 @@ _KEYFRAME: Final = (
 )
 
 
-def superseded_bodies(target: int) -> bytes:
-    """Return a condition for rows in the target format (its format byte) that may be stored as deltas."""
-    return b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target, _KEYFRAME)
+def superseded_bodies(target: int, columns: Sequence[str]) -> bytes:
+    """Return a condition for rows in the target format (its format byte) that may be stored as deltas.
+
+    It matches only these columns; with none of them, all.
+    """
+    test = b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target, _KEYFRAME)
+    return test + (b" AND column_name IN (%b)" % texts(columns) if columns else b"")
 
 
 def select_history_block(database: str, after: int, rows: int, wanted: bytes, superseded: bytes) -> bytes:
