@@ -68,8 +68,9 @@ def _read_bases(
     absent: set[Version] = set()
     for _ in range(MAX_CHAIN // (_VERSIONS - 1)):
         missing: dict[Any, int] = {}  # the lowest version by row_key and column_name
+        followed: dict[Version, Version | None] = {}
         for delta, at in list(chains.items()):
-            end = _end(known, at)
+            end = _end(known, at, followed)
             if end is None:
                 del chains[delta]
             elif end in known or end in absent:  # it was erased, or does not exist
@@ -89,25 +90,32 @@ def _read_bases(
     return lost
 
 
-def _end(known: dict[Version, bytes], version: Version) -> Version | None:
+def _end(known: Mapping[Version, bytes], version: Version, followed: dict[Version, Version | None]) -> Version | None:
     """Return the first version of a chain that is not known or was erased; None if there is none.
 
-    A chain also ends at a version that is damaged, which ``Versions`` reports.
+    A chain also ends at a version that is damaged, which ``Versions`` reports. ``followed`` has the result for each
+    version that was passed, because the chains of a page overlap.
     """
-    pair, ref_key = version
-    while True:
-        body = known.get((pair, ref_key))
+    passed: list[Version] = []
+    while version not in followed:
+        passed.append(version)
+        body = known.get(version)
         if body is None or is_erased(body):
-            return pair, ref_key
-        if not is_delta(body):
-            return None
-        try:
-            base = base_of(body)
-        except CorruptBody:
-            return None
-        if base <= ref_key:
-            return None
-        ref_key = base
+            followed[version] = version
+        elif not is_delta(body):
+            followed[version] = None
+        else:
+            try:
+                base = base_of(body)
+            except CorruptBody:
+                base = 0
+            if base > version[1]:
+                version = version[0], base
+            else:
+                followed[version] = None
+    end = followed[version]
+    followed.update(dict.fromkeys(passed, end))
+    return end
 
 
 def _versions(connection: Connection, database: str, name: str, lowest: Mapping[Any, int]) -> Rows:
