@@ -6,9 +6,11 @@ base may have been erased, and the delta re-encoded, since the row was read: the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from schemaless.base.parts import parts
 from schemaless.codec.deltas import MAX_CHAIN, Version, Versions, payload_bytes
 from schemaless.codec.envelope import base_of, is_delta, is_erased
 from schemaless.errors import CorruptBody
@@ -16,9 +18,11 @@ from schemaless.store.cells.sql import Row, select_bases, select_cells
 from schemaless.wire.connection import Connection, Rows
 
 _VERSIONS: Final = 33
-"""Number of versions to read at once: as many as half of all chains have, and one."""
+"""Number of versions of a row and column to read at once: as many as half of all chains have, and one."""
 
 _CHAINS_PER_SELECT: Final = 100
+_ATTEMPTS: Final = 5
+"""How often versions are read that erasures change at the same time."""
 
 
 def with_bases(connection: Connection, database: str, rows: Sequence[Row], name: str = "cell") -> Sequence[Row]:
@@ -33,20 +37,19 @@ def with_bases(connection: Connection, database: str, rows: Sequence[Row], name:
         rows: the rows; bodies may be None.
         name: name of the table.
     """
-    deltas = [row for row in rows if _is_delta(row)]
-    if not deltas:
+    if not any(map(_is_delta, rows)):
         return rows
-    known = {_version(row): row[4] for row in rows if row[4] is not None}  # type: ignore[redundant-expr]
-    lost = _read_bases(connection, database, name, known, map(_version, deltas))
-    if lost:
-        again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in lost], name))
+    known: dict[Version, bytes] = {}
+    for attempt in range(_ATTEMPTS):
+        known = {_version(row): row[4] for row in rows if row[4] is not None}  # type: ignore[redundant-expr]
+        deltas = [_version(row) for row in rows if _is_delta(row)]
+        if not _read_bases(connection, database, name, known, deltas) or attempt == _ATTEMPTS - 1:
+            break
+        # All of them, so that each is as old as what is read for it next.
+        again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in deltas], name))
         current: dict[Version, Row] = {_version(row): row for row in again}
         rows = [current.get(_version(row), row) for row in rows]
-        deltas = [row for row in rows if _is_delta(row)]
-        # What was read before may have changed with the row.
-        known = {version: row[4] for version, row in current.items()}
-        _read_bases(connection, database, name, known, map(_version, deltas))
-    versions = Versions({_version(row): row[4] for row in deltas} | known)
+    versions = Versions(known)
     return [(*row[:4], versions.body(_version(row)), row[5]) if _is_delta(row) else row for row in rows]
 
 
@@ -61,32 +64,25 @@ def _version(row: Row) -> Version:
 
 def _read_bases(
     connection: Connection, database: str, name: str, known: dict[Version, bytes], deltas: Iterable[Version]
-) -> list[Version]:
-    """Add the versions that deltas depend on to ``known``; return the deltas for which one is missing."""
-    chains: dict[Version, Version] = {version: version for version in deltas}
-    lost: list[Version] = []
+) -> bool:
+    """Add the versions that deltas depend on to ``known``; return whether one is missing."""
+    ends = set(deltas)
     absent: set[Version] = set()
-    for _ in range(MAX_CHAIN // (_VERSIONS - 1)):
-        missing: dict[Any, int] = {}  # the lowest version by row_key and column_name
+    lost = False
+    for _ in range(MAX_CHAIN):
         followed: dict[Version, Version | None] = {}
-        for delta, at in list(chains.items()):
-            end = _end(known, at, followed)
-            if end is None:
-                del chains[delta]
-            elif end in known or end in absent:  # it was erased, or does not exist
-                del chains[delta]
-                lost.append(delta)
-            else:
-                chains[delta] = end
-                missing[end[0]] = min(end[1], missing.get(*end))
-        if not missing:
+        missing = {end for end in (_end(known, at, followed) for at in ends) if end is not None}
+        ends = {end for end in missing if end not in known and end not in absent}
+        lost = lost or len(ends) < len(missing)  # it was erased, or does not exist
+        if not ends:
             break
-        wanted = list(missing.items())
-        for start in range(0, len(wanted), _CHAINS_PER_SELECT):
-            part = dict(wanted[start : start + _CHAINS_PER_SELECT])
+        chains = Counter(pair for pair, _ in ends)
+        # Of a row and column with many chains, as many versions are read in total: chains may lie far apart.
+        wanted = [(*pair, ref_key, 1 + (_VERSIONS - 1) // chains[pair]) for pair, ref_key in sorted(ends)]
+        for part in parts(wanted, _CHAINS_PER_SELECT):
             for row_key, column_name, ref_key, body in _versions(connection, database, name, part):
                 known.setdefault(((row_key, column_name), ref_key), body)
-        absent.update(version for version in wanted if version not in known)
+        absent.update(end for end in ends if end not in known)
     return lost
 
 
@@ -118,8 +114,11 @@ def _end(known: Mapping[Version, bytes], version: Version, followed: dict[Versio
     return end
 
 
-def _versions(connection: Connection, database: str, name: str, lowest: Mapping[Any, int]) -> Rows:
-    """Read the next versions of some rows and columns, from the lowest one on that is wanted."""
+def _versions(connection: Connection, database: str, name: str, wanted: Sequence[tuple[bytes, str, int, int]]) -> Rows:
+    """Read versions, and the next ones up to a number; each is given by its key and that number."""
+    lowest: dict[Any, int] = {}
+    for row_key, column_name, ref_key, _ in wanted:
+        lowest.setdefault((row_key, column_name), ref_key)
 
     def check(rows: Rows) -> str | None:
         for row_key, column_name, ref_key, _ in rows:
@@ -127,9 +126,7 @@ def _versions(connection: Connection, database: str, name: str, lowest: Mapping[
                 return f"requested {lowest!r:.200}, got version {ref_key} of {column_name} of {row_key!r}"
         return None
 
-    return connection.rows(
-        select_bases(database, [(*pair, low) for pair, low in lowest.items()], _VERSIONS, name), check
-    )
+    return connection.rows(select_bases(database, wanted, name), check)
 
 
 def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:

@@ -182,14 +182,17 @@ def select_versions(
     )
 
 
-def select_bases(database: str, versions: Iterable[tuple[bytes, str, int]], limit: int, name: str = "cell") -> bytes:
-    """Select row_key, column_name, ref_key and body of each version, a key, and of the next ones up to ``limit``."""
+def select_bases(database: str, versions: Iterable[tuple[bytes, str, int, int]], name: str = "cell") -> bytes:
+    """Select row_key, column_name, ref_key and body of versions and the next ones, given keys and numbers of versions.
+
+    A version may be selected more than once.
+    """
     return _each(
         [
             b"SELECT row_key, column_name, ref_key, body FROM %b WHERE row_key=x'%b' AND column_name='%b' "
             b"AND ref_key>=%d ORDER BY ref_key LIMIT %d"
             % (by_key(database, name), row_key.hex().encode(), column_name.encode(), ref_key, limit)
-            for row_key, column_name, ref_key in versions
+            for row_key, column_name, ref_key, limit in versions
         ]
     )
 

@@ -141,6 +141,37 @@ def test_a_delta_that_is_erased_during_a_read_is_erased(versions, store, queries
     assert store.get_cell(versions.row, "BASE", 3) is None
 
 
+def test_erasures_one_after_the_other_during_a_read_are_no_damage(versions, store, queries):
+    """The end of a long chain is erased between the statements that read it, and then the version's own base."""
+    sent, actions = queries
+
+    def erase(whole, erased):
+        versions.write(whole, encode_body(document(whole)))
+        versions.write(erased, tombstone(7))
+
+    store.get_cell(versions.row, "BASE", 1)
+    first = len(sent) + 1
+    actions |= {first + 1: lambda: erase(69, 70), first + 3: lambda: erase(36, 37)}
+    assert store.get_cell(versions.row, "BASE", 36).body == document(36)
+    assert actions == {}
+
+
+def test_versions_that_lie_far_apart_are_read_at_once(store, by_hand, row):
+    """None of 140 versions shares what it depends on with another one."""
+    shards, shard, whole = by_hand(store), store.shard_of(row), encode_body(document(0))
+    ref_keys = range(0, 34 * 140, 34)
+    puts = store.put_stored_cells([NewStoredCell(row, "BASE", n, whole) for n in range(34 * 140)], trusted=True)
+    database, key = shards.database(shard).encode(), row.hex.encode()
+    for n in ref_keys:
+        body = delta(n, n + 1, document(0)).hex().encode()
+        shards.execute(
+            shard, b"UPDATE %b.cell SET body=x'%b' WHERE row_key=x'%b' AND ref_key=%d" % (database, body, key, n)
+        )
+    ids = [put.added_id for put in puts if put.key.ref_key in ref_keys]
+    read = internals_of(store).read_stored(shard, ids)
+    assert {cell.ref_key: cell.decode().body for cell in read} == {n: document(n) for n in ref_keys}
+
+
 @pytest.mark.guarantee("corruption-detected")
 @pytest.mark.parametrize(
     ("body", "error", "problem"),
