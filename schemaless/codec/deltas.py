@@ -7,6 +7,7 @@ may be re-encoded at any time.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,19 @@ MAX_CHAIN: Final = 4_096
 """Most deltas that may depend on each other, for a reader; writers keep far below it."""
 
 _CACHED_BYTES: Final = 16 << 20
+
+_BLOCK_BYTES: Final = 128 << 10
+_CONTENT_CHECKSUM_BYTES: Final = 4
+
+
+class _State(threading.local):
+    """A decompressor for each thread. Creating one takes several times as long as decompressing a delta."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_STATE: Final = _State()
 
 Version = tuple[Any, int]
 """What the versions of a cell have in common (row_key and column_name), and the ref_key of one of them."""
@@ -159,13 +173,15 @@ def apply_delta(delta: Delta, base_payload: Payload, max_bytes: int) -> bytes:
     if delta.size > max_bytes:
         raise too_large(max_bytes)
     try:
-        return zstandard.ZstdDecompressor(dict_data=_raw(base_payload)).decompress(delta.frame, allow_extra_data=False)
+        payload = _STATE.decompressor.decompress_content_dict_chain([_uncompressed_frame(base_payload), delta.frame])
     except zstandard.ZstdError as refusal:
         reason = str(refusal)
+    else:
+        if len(delta.frame) > _frame_bytes(delta.frame):
+            raise TrailingBytes("bytes follow the zstd frame")
+        return payload
     if _NO_MEMORY in reason:
         raise MemoryError(f"zstd could not allocate memory to decompress {len(delta.frame)} bytes")
-    if "unused data" in reason:
-        raise TrailingBytes("bytes follow the zstd frame")
     if "did not decompress full frame" in reason:
         raise TruncatedBody("the zstd frame is incomplete")
     raise BaseDiffers(f"zstd refuses the delta against version {delta.base}, whose document was another one: {reason}")
@@ -244,3 +260,24 @@ class Versions:
 def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:
     # A packed payload may begin with the magic number of a trained dictionary.
     return zstandard.ZstdCompressionDict(payload, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+
+
+def _uncompressed_frame(payload: Payload) -> bytes:
+    """Return a zstd frame of a payload, because a chain of frames begins with one that has no dictionary."""
+    made: list[Payload] = [b"\x28\xb5\x2f\xfd\xa0", len(payload).to_bytes(4, "little")]
+    for start in range(0, len(payload), _BLOCK_BYTES):
+        block = payload[start : start + _BLOCK_BYTES]
+        is_last = start + len(block) == len(payload)
+        made += [(len(block) << 3 | is_last).to_bytes(3, "little"), block]
+    return b"".join(made)
+
+
+def _frame_bytes(frame: bytes) -> int:
+    """Return the length of the zstd frame with which ``frame``, which decompresses, begins."""
+    end, is_last = zstandard.frame_header_size(frame), False
+    while not is_last:
+        header = int.from_bytes(frame[end : end + 3], "little")
+        is_last = bool(header & 1)
+        is_run = header >> 1 & 3 == 1
+        end += 3 + (1 if is_run else header >> 3)
+    return end + _CONTENT_CHECKSUM_BYTES
