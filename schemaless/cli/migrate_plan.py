@@ -19,7 +19,15 @@ from schemaless.cli.options import (
     with_options,
 )
 from schemaless.codec.registry import codec_names
-from schemaless.ops.migrate.plan import Change, CodecFound, FilesForecast, LogCost, MigrationPlan, plan_migration
+from schemaless.ops.migrate.plan import (
+    Change,
+    CodecFound,
+    FilesForecast,
+    LogCost,
+    MigrationPlan,
+    Superseded,
+    plan_migration,
+)
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
@@ -60,6 +68,12 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
         ),
         shards_option,
+        click.option(
+            "--history/--no-history",
+            default=None,
+            help="Store versions that have a higher one as differences from it, or make such versions whole again.  "
+            "[default: neither]",
+        ),
     )
 
 
@@ -77,13 +91,15 @@ def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed
     confidence interval. A small datastore is read completely, so its figures are exact.
 
     The plan shows how many bodies would be re-encoded and how much smaller they would get, the run time, the bytes
-    written to binary logs, the size of the table files before and after, and the bodies that cannot be read. To do the
-    work, use 'schemaless migrate run --execute'.
+    written to binary logs, the size of the table files before and after, and the bodies that cannot be read. With
+    --history, it also shows the number of versions and the effect of storing them as differences. To do the work, use
+    'schemaless migrate run --execute'.
 
     \b
     Examples:
       schemaless migrate plan
       schemaless migrate plan --to msgpack+zstd --json
+      schemaless migrate plan --history
       schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
     """
     with connect(url) as store:
@@ -100,6 +116,8 @@ def _show_plan(result: MigrationPlan) -> None:
         out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")
     else:
         _show_change(result, result.total)
+    if result.all_superseded is not None:
+        show_superseded(result.all_superseded)
     if result.space is not None:
         _show_space(result.space, bool(result.columns))
     prefix = "" if taken.exact else "about "
@@ -115,6 +133,24 @@ def _show_plan(result: MigrationPlan) -> None:
             f"{bytes_text(taken.body_bytes)}, with 95 % intervals in brackets; --seed {taken.seed} repeats the sample"
         )
     _show_tables(result)
+
+
+def show_superseded(found: Superseded) -> None:
+    """Print how many versions have a higher one, and what a run with ``--history`` would make of them."""
+    versions = "none" if found.versions is None else estimate_text(found.versions, "{:,.1f}".format)
+    out().print(f"versions per row and column: {versions}")
+    deltas = found.deltas
+    as_deltas = "a run would store none of them as a difference"
+    if deltas.cells.high:
+        as_deltas = (
+            f"as differences, {estimate_text(deltas.cells)} of them would take "
+            f"{estimate_text(deltas.bytes_after, bytes_text)} instead of "
+            f"{estimate_text(deltas.bytes_before, bytes_text)}, {_less(deltas)} less"
+        )
+    out().print(
+        f"versions that have a higher one: {estimate_text(found.cells)}, with "
+        f"{estimate_text(found.body_bytes, bytes_text)}; {as_deltas}"
+    )
 
 
 def _show_change(result: MigrationPlan, total: Change) -> None:
@@ -154,6 +190,20 @@ def _show_tables(result: MigrationPlan) -> None:
         for stored in result.stored
     ]
     print_rows("\nstored now", "columns and codecs", stored_now, text_columns=2)
+    superseded = [
+        {
+            "column": name,
+            "versions": "-" if found.versions is None else estimate_text(found.versions, "{:,.1f}".format),
+            "superseded": estimate_text(found.cells),
+            "bytes": estimate_text(found.body_bytes, bytes_text),
+            "differences": estimate_text(found.deltas.cells),
+            "before": estimate_text(found.deltas.bytes_before, bytes_text),
+            "after": estimate_text(found.deltas.bytes_after, bytes_text),
+        }
+        for name, found in result.superseded.items()
+    ]
+    if len(superseded) > 1:
+        print_rows("\nversions that have a higher one", "columns", superseded)
     if len(result.columns) > 1:
         to_do = [
             {
@@ -219,6 +269,10 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
         "stored": [facts(stored, "column_name", "codec", "cells", "body_bytes") for stored in result.stored],
         "total": _change_json(result.total),
         "columns": [{"column_name": name, **_change_json(change)} for name, change in result.columns.items()],
+        "superseded": result.all_superseded and _superseded_json(result.all_superseded),
+        "superseded_by_column": [
+            {"column_name": name, **_superseded_json(found)} for name, found in result.superseded.items()
+        ],
         "kept_as_text": {reason: estimate_json(cells) for reason, cells in result.kept_as_text.items()},
         "left": {reason: facts(left, "cells", "body_bytes") for reason, left in result.left.items()},
         "examples": [failure_json(example) for example in result.examples],
@@ -247,4 +301,12 @@ def _change_json(change: Change) -> dict[str, Any]:
     return {
         **facts(change, "cells", "bytes_before", "bytes_after"),
         "after_share": change.after_share and estimate_json(change.after_share, digits=4),
+    }
+
+
+def _superseded_json(found: Superseded) -> dict[str, Any]:
+    return {
+        "versions_per_row_and_column": found.versions and estimate_json(found.versions, digits=2),
+        **facts(found, "cells", "body_bytes"),
+        "deltas": _change_json(found.deltas),
     }

@@ -10,15 +10,16 @@ import click
 from schemaless.base.events import only, together
 from schemaless.cli.faults import failure_json
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
-from schemaless.cli.migrate_plan import migrate_spec, rewrite_options
+from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
 from schemaless.cli.options import shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.reclaimed import record_plan
 from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.run import run as run_migration
-from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec
+from schemaless.ops.migrate.spec import MOST_CHUNK_MS, MigrateSpec, with_settings
 from schemaless.ops.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
@@ -36,6 +37,7 @@ from schemaless.ui.terminal.output import (
     out,
     print_result,
     print_rows,
+    progress,
 )
 
 _FAILURES_SHOWN = 20
@@ -58,12 +60,6 @@ _FAILURES_SHOWN = 20
     help="Before each checkpoint, read new bodies back from the primary or a replica, and compare digests.",
 )
 @click.option("--follow", is_flag=True, help="Repeat passes over each shard until no body is left to re-encode.")
-@click.option(
-    "--history/--no-history",
-    default=None,
-    help="Store versions that have a higher one as differences from it, or make such versions whole again.  "
-    "[default: neither]",
-)
 @workers_options
 @throttle_options
 @click.option(
@@ -128,7 +124,7 @@ def run(
             return 0
 
         def predict(begun: RunStarted) -> None:
-            if begun.new and not spec.history:
+            if begun.new:
                 record_plan(store, begun.job)
 
         with JobProgress(job_store) as shown:
@@ -157,6 +153,11 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int]) -> Non
         f"would re-encode bodies in {sources} to {spec.target}: {counted(len(shards), 'shard')} of {store.name}, "
         f"{columns}"
     )
+    if with_settings(store, spec).stores_deltas():
+        with progress("sampling", None, "windows") as listener:
+            found = plan_migration(store, spec, shards, listener=listener).all_superseded
+        assert found is not None
+        show_superseded(found)
     note("nothing was changed; add --execute to re-encode, or run 'schemaless migrate plan' to estimate the savings")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from schemaless import NewCell
+from schemaless.codec.deltas import is_keyframe
 from schemaless.store.internals import internals_of
 from tests.cli.conftest import LEGACY_CELLS
 
@@ -80,3 +82,20 @@ def test_plan_prints_the_grant_that_makes_the_binary_log_less(invoke, fresh_url,
     assert "may not set binlog_row_image on cluster-1, so a run there would write full row images; " in plan.err
     assert "; to allow it: GRANT " in plan.err
     assert "or more (the exact size requires the PROCESS privilege)" in plan.out
+
+
+def test_plan_of_history_shows_versions(invoke, migrate_url, fresh_store, new_row):
+    """In the plan, as JSON, and in the dry run of the migration."""
+    row = new_row()
+    fresh_store.put_cells([NewCell(row, "A", n, [n, *map(str, range(200))]) for n in range(10)])
+    whole = sum(not is_keyframe(row.bytes, "A", n) for n in range(9))
+    plan = invoke("migrate", "plan", "--history", url=migrate_url)
+    data = invoke("migrate", "plan", "--history", "--json", url=migrate_url).json["superseded"]
+    dry_run = invoke("migrate", "run", "--history", url=migrate_url)
+
+    assert f"re-encode {whole} bodies" in plan.out
+    for shown in (plan, dry_run):
+        assert "versions per row and column: 10.0\nversions that have a higher one: 9, with " in shown.out
+        assert f"; as differences, {whole} of them would take " in shown.out
+    assert (data["versions_per_row_and_column"]["mid"], data["cells"]["mid"]) == (10, 9)
+    assert data["deltas"]["cells"]["mid"] == whole

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import Interval, summed
-from schemaless.codec.envelope import counts_as, describe_body
-from schemaless.codec.recode import recode
+from schemaless.base.parts import parts
+from schemaless.codec.envelope import counts_as, describe_body, is_delta, is_erased, whole_body
+from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import Codec
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.migrate.binlog_cost import binary_log, predicted_bytes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
-from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.spec import MigrateSpec, with_settings
 from schemaless.planning.sampling.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.planning.sampling.sampling import (
     BOUNDS,
@@ -34,9 +35,11 @@ from schemaless.planning.sampling.sampling import (
 )
 from schemaless.planning.sampling.sizing import content_values, rebuilt_files
 from schemaless.planning.sampling.table_sizes import TableSize, layout_of, shard_table_sizes
-from schemaless.store.cells.paging import PageSize
+from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize
+from schemaless.store.cells.reading import Place
 from schemaless.store.cells.sql import Row
 from schemaless.store.datastore import Datastore
+from schemaless.store.history import History, next_versions
 from schemaless.store.internals import internals_of
 
 Values = defaultdict[Key, float]
@@ -87,6 +90,23 @@ class Left:
 
     cells: Interval
     body_bytes: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """Versions of a column, or of all columns, that have a higher one which was not erased.
+
+    Attributes:
+        versions: average number of versions per row and column; None if all versions have been erased.
+        cells: number of superseded versions, including those that are deltas already.
+        body_bytes: size of their bodies now.
+        deltas: predicted change to those that a run would replace by deltas.
+    """
+
+    versions: Interval | None
+    cells: Interval
+    body_bytes: Interval
+    deltas: Change
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +172,8 @@ class MigrationPlan:
         stored: all cells, by column and codec.
         columns: predicted change by column.
         total: predicted change of all columns together.
+        superseded: superseded versions by column, of those in which a run would store deltas.
+        all_superseded: superseded versions of these columns together; None without such columns.
         kept_as_text: bodies to replace that would remain JSON text in an envelope, by reason.
         left: cells that would be left unchanged, by reason.
         examples: some of those cells.
@@ -166,6 +188,8 @@ class MigrationPlan:
     stored: list[CodecFound]
     columns: dict[str, Change]
     total: Change
+    superseded: dict[str, Superseded]
+    all_superseded: Superseded | None
     kept_as_text: dict[str, Interval]
     left: dict[str, Left]
     examples: list[Failure]
@@ -208,7 +232,7 @@ def plan_migration(
         CorruptBody: the dictionary is unknown or damaged.
         ServerError: a server cannot be reached.
     """
-    spec = spec or MigrateSpec()
+    spec = with_settings(store, spec or MigrateSpec())
     numbers = internals_of(store).chosen_shards(shards)
     work = _WindowMeasure(store, spec, spec.codec(internals_of(store).dictionaries), _layouts(store, numbers))
     taken = sample(
@@ -243,25 +267,52 @@ class _WindowMeasure:
         kind = str(layout)
         now, after = Packer(layout), Packer(layout)
         waited = time.perf_counter()
-        for row in window_rows(internals_of(self.store).shards, window, self.size):
+        read = window_rows(internals_of(self.store).shards, window, self.size)
+        for block in parts(read, most_size=MAX_PAGE_BYTES, size_of=lambda row: len(row[4])):
             self.read_s += time.perf_counter() - waited
-            rows += 1
-            body_bytes += len(row[4])
-            after_bytes = None
-            if not self.spec.columns or row[2] in self.spec.columns:
-                after_bytes = self._add(row, window.shard, values)
-            now.add(row[2], len(row[4]))
-            after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
-            if after_bytes is not None:
-                values["new pages", kind] += new_pages(row[2], len(row[4]), after_bytes, layout)
+            new_bytes = self._new_bytes(block, window.shard, values)
+            for row in block:
+                rows += 1
+                body_bytes += len(row[4])
+                after_bytes = new_bytes.get(row[0])
+                now.add(row[2], len(row[4]))
+                after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
+                if after_bytes is not None:
+                    values["new pages", kind] += new_pages(row[2], len(row[4]), after_bytes, layout)
             waited = time.perf_counter()
         values["rows",] = rows
         for when, packer in (("now", now), ("after", after)):
             values.update(content_values(packer.content(), when, kind))
         return WindowFigures(values, rows, body_bytes)
 
-    def _add(self, row: Row, shard: int, values: Values) -> int | None:
-        """Add the values of a row; return the length of its new body, or None if it would be left unchanged."""
+    def _new_bytes(self, block: Sequence[Row], shard: int, values: Values) -> dict[int, int]:
+        """Add the values of rows; return the lengths of the bodies that a run would replace, by added_id."""
+        wanted = [row for row in block if not self.spec.columns or row[2] in self.spec.columns]
+        recoded = {row[1:4]: found for row in wanted if (found := self._recoded(row, shard, values)) is not None}
+        deltas = self._deltas(wanted, recoded, shard, values) if self.spec.stores_deltas() else {}
+        new_bytes = {}
+        for row in wanted:
+            place, column, old_bytes = row[1:4], row[2], len(row[4])
+            found = recoded.get(place)
+            if place in deltas:
+                new_bytes[row[0]] = len(deltas[place][0])
+                values["deltas", column] += 1
+                values["deltas before", column] += old_bytes
+                values["deltas after", column] += new_bytes[row[0]]
+            elif found is not None and not found.unchanged:
+                new_bytes[row[0]] = len(found.body)
+                if found.keep_reason is not None:
+                    values["kept", found.keep_reason] += 1
+            else:
+                continue
+            self.recoded_bytes += old_bytes
+            values["cells", column] += 1
+            values["before", column] += old_bytes
+            values["after", column] += new_bytes[row[0]]
+        return new_bytes
+
+    def _recoded(self, row: Row, shard: int, values: Values) -> Recoded | None:
+        """Return the new body of a row, whole, or None if a run would not look at it."""
         column, body = row[2], row[4]
         try:
             name = describe_body(body).name
@@ -269,13 +320,17 @@ class _WindowMeasure:
             name = UNKNOWN
         values["stored", column, name] += 1
         values["stored bytes", column, name] += len(body)
-        if self.spec.sources and name not in self.spec.sources:
+        history = self.spec.stores_deltas(column)
+        if self.spec.sources and name not in self.spec.sources and not (history and name == self.spec.to):
             return None
         started = time.perf_counter()
         try:
             dictionaries = internals_of(self.store).dictionaries
-            done = counts_as(body, self.codec, dictionaries)
-            recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
+            whole = whole_body(body, dictionaries) if self.spec.history is False else body
+            if counts_as(whole, self.codec, dictionaries):
+                candidate = whole is not body or (history and not is_delta(body))
+                return Recoded(whole, None, whole is body) if candidate else None
+            recoded = recode(whole, self.codec, dictionaries=dictionaries)
         except PER_CELL_ERRORS as error:
             reason = type(error).__name__
             values["left", reason] += 1
@@ -284,20 +339,32 @@ class _WindowMeasure:
                 message = getattr(error, "message", str(error))
                 self.examples.append(Failure(shard, row[0], row[1], column, row[3], reason, message))
             return None
-        if recoded is None or recoded.unchanged:
-            return None
         self.recode_s += time.perf_counter() - started
-        self.recoded_bytes += len(body)
-        values["cells", column] += 1
-        values["before", column] += len(body)
-        values["after", column] += len(recoded.body)
-        if recoded.keep_reason is not None:
-            values["kept", recoded.keep_reason] += 1
-        return len(recoded.body)
+        return recoded
+
+    def _deltas(
+        self, rows: Sequence[Row], recoded: Mapping[Place, Recoded], shard: int, values: Values
+    ) -> dict[Place, tuple[bytes, Place]]:
+        """Add the values of versions; return the deltas that a run would store."""
+        started = time.perf_counter()
+        live = {row[1:4]: row for row in rows if self.spec.stores_deltas(row[2]) and not is_erased(row[4])}
+        following = next_versions(internals_of(self.store), shard, live)
+        whole = {place: found.body for place, found in recoded.items()}
+        deltas = History(internals_of(self.store), shard, self.codec, whole, following).deltas()
+        self.recode_s += time.perf_counter() - started
+        for place, row in live.items():
+            values["versions", row[2]] += 1
+            if place in following:
+                values["superseded", row[2]] += 1
+                values["superseded bytes", row[2]] += len(row[4])
+            else:
+                values["latest", row[2]] += 1
+        return deltas
 
 
 def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> MigrationPlan:
     names = [name for _, name in taken.keys_of("cells")]
+    versioned = [name for _, name in taken.keys_of("versions")]
     total = _change(taken, names)
     return MigrationPlan(
         codec=str(work.codec),
@@ -309,6 +376,8 @@ def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> Migrat
         ],
         columns={name: _change(taken, [name]) for name in names},
         total=total,
+        superseded={name: _superseded(taken, [name]) for name in versioned},
+        all_superseded=_superseded(taken, versioned) if work.spec.stores_deltas() else None,
         kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.keys_of("kept")},
         left={
             reason: Left(taken.count(("left", reason)), taken.total(("left bytes", reason)))
@@ -321,14 +390,17 @@ def _plan(taken: Sample, work: _WindowMeasure, numbers: Sequence[int]) -> Migrat
     )
 
 
-def _change(taken: Sample, names: list[str]) -> Change:
-    before, after = [("before", name) for name in names], [("after", name) for name in names]
-    return Change(
-        taken.count(*(("cells", name) for name in names)),
-        taken.total(*before),
-        taken.total(*after),
-        taken.ratio(after, before),
+def _change(taken: Sample, names: list[str], kind: Sequence[str] = ("cells", "before", "after")) -> Change:
+    cells, before, after = ([(figure, name) for name in names] for figure in kind)
+    return Change(taken.count(*cells), taken.total(*before), taken.total(*after), taken.ratio(after, before))
+
+
+def _superseded(taken: Sample, names: list[str]) -> Superseded:
+    versions, latest, cells, body_bytes = (
+        [(figure, name) for name in names] for figure in ("versions", "latest", "superseded", "superseded bytes")
     )
+    deltas = _change(taken, names, ("deltas", "deltas before", "deltas after"))
+    return Superseded(taken.ratio(versions, latest), taken.count(*cells), taken.total(*body_bytes), deltas)
 
 
 def _run_time(taken: Sample, work: _WindowMeasure, total: Change) -> RunTime:

@@ -25,7 +25,6 @@ from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived, digest_of
 from schemaless.ops.migrate.body_updates import BodyUpdates, Change
-from schemaless.ops.migrate.history import History, place_of
 from schemaless.ops.migrate.originals import stored_digests
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import select_block, select_history_block
@@ -33,6 +32,7 @@ from schemaless.ops.migrate.tally import ShardTally
 from schemaless.store.cells.reading import Place
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
+from schemaless.store.history import History, place_of
 from schemaless.store.internals import internals_of
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.node import Node

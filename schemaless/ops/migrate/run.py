@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Unpack
 
-from schemaless.codec.registry import codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
@@ -18,10 +17,9 @@ from schemaless.ops.jobs.kind import JobKind, RunOptions
 from schemaless.ops.migrate.binlog_cost import BinaryLogPoint, binary_log_point, bytes_between
 from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import BLOCK_BOUNDS, BlockBounds, work
-from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.spec import MigrateSpec, with_settings
 from schemaless.ops.migrate.tally import MigrateOutcome, ShardTally
 from schemaless.planning.sampling.table_sizes import table_weights
-from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 
@@ -103,15 +101,6 @@ def run(
     if how.get("job") is None:
         spec = with_settings(store, spec)
     return outcome_of(store, kind.run(store, spec, shards, **how))
-
-
-def with_settings(store: Datastore, spec: MigrateSpec) -> MigrateSpec:
-    """Return a spec with the columns whose setting asks for history, unless the spec itself says what to do."""
-    if spec.history is not None or not codec_named(spec.to).is_binary:
-        return spec
-    known = settings(internals_of(store).catalog, store.name)
-    names = (each.column_name for each in known if each.history)
-    return replace(spec, history_columns=tuple(name for name in names if name in (spec.columns or (name,))))
 
 
 def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from schemaless.base.keys import check_column_name
@@ -12,7 +12,9 @@ from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.kind import JobSpec
 from schemaless.ops.migrate.sql import superseded_bodies, wanted_bodies
-from schemaless.store.cells.column_codecs import codec_with, no_deltas
+from schemaless.store.cells.column_codecs import codec_with, no_deltas, settings
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
 
 MOST_CHUNK_MS: Final = 60_000
 """Upper limit of ``MigrateSpec.chunk_ms``, in milliseconds."""
@@ -111,3 +113,12 @@ class MigrateSpec(JobSpec):
         if column_name is None:
             return bool(self.history or self.history_columns)
         return bool(self.history) or column_name in self.history_columns
+
+
+def with_settings(store: Datastore, spec: MigrateSpec) -> MigrateSpec:
+    """Return a spec with the columns whose setting asks for history, unless the spec itself says what to do."""
+    if spec.history is not None or spec.history_columns or not codec_named(spec.to).is_binary:
+        return spec
+    known = settings(internals_of(store).catalog, store.name)
+    names = (each.column_name for each in known if each.history)
+    return replace(spec, history_columns=tuple(name for name in names if name in (spec.columns or (name,))))

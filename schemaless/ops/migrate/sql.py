@@ -7,11 +7,10 @@ from typing import Final
 
 from schemaless.codec.deltas import KEYFRAME_INTERVAL
 from schemaless.codec.envelope import DELTA
-from schemaless.store.cells.sql import _DESCRIPTOR, _names
+from schemaless.store.cells.sql import _DESCRIPTOR, _names, next_version, with_keys
 from schemaless.wire.sql.parts import (
     CREATED_AT,
     LIVE,
-    blob_hex,
     by_id,
     by_key,
     cell_table,
@@ -90,17 +89,12 @@ def select_history_block(database: str, after: int, rows: int, wanted: bytes, su
     next higher version that was not erased. The length is NULL unless the body is ``wanted``, or is ``superseded`` and
     such a version exists.
     """
-    following = (
-        b"SELECT n.ref_key FROM %b AS n FORCE INDEX (cell_key) WHERE n.row_key=c.row_key "
-        b"AND n.column_name=c.column_name AND n.ref_key>c.ref_key AND SUBSTRING(n.body,1,2)<>x'C1F0' "
-        b"ORDER BY n.ref_key LIMIT 1" % cell_table(database)
-    )
     return (
         b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR following IS NOT NULL,size,NULL), "
         b"following FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, (%b) AS wanted, "
         b"IF((%b) OR (%b),(%b),NULL) AS following FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d "
         b"ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
-        % (wanted, wanted, superseded, following, cell_table(database), after, rows)
+        % (wanted, wanted, superseded, next_version(database), cell_table(database), after, rows)
     )
 
 
@@ -108,10 +102,7 @@ def select_live(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
     """Select row_key, column_name and ref_key of the cells with these keys that were not erased."""
     return b"SELECT row_key, column_name, ref_key FROM %b WHERE (%b) AND %b" % (
         by_key(database),
-        b" OR ".join(
-            b"(row_key=%b AND column_name=%b AND ref_key=%d)" % (blob_hex(row_key), text(column_name), ref_key)
-            for row_key, column_name, ref_key in keys
-        ),
+        with_keys(keys),
         LIVE,
     )
 

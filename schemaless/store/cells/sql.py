@@ -76,11 +76,15 @@ def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, 
 
 def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]], name: str = "cell") -> bytes:
     """Select the cells of a table with these keys, in undefined order."""
-    tests = [
+    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database, name), with_keys(keys))
+
+
+def with_keys(keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Return a condition for the cells with these keys."""
+    return b" OR ".join(
         b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
         for row_key, column_name, ref_key in keys
-    ]
-    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database, name), b" OR ".join(tests))
+    )
 
 
 def select_latest(database: str, pairs: Sequence[tuple[bytes, str]], at: datetime | None = None) -> bytes:
@@ -194,6 +198,24 @@ def select_bases(database: str, versions: Iterable[tuple[bytes, str, int, int]],
             % (by_key(database, name), row_key.hex().encode(), column_name.encode(), ref_key, limit)
             for row_key, column_name, ref_key, limit in versions
         ]
+    )
+
+
+def next_version(database: str) -> bytes:
+    """Return a subquery for the ref_key of the next higher version of a cell ``c`` that was not erased, or NULL."""
+    return (
+        b"SELECT n.ref_key FROM %b AS n FORCE INDEX (cell_key) WHERE n.row_key=c.row_key "
+        b"AND n.column_name=c.column_name AND n.ref_key>c.ref_key AND SUBSTRING(n.body,1,2)<>x'C1F0' "
+        b"ORDER BY n.ref_key LIMIT 1" % cell_table(database)
+    )
+
+
+def select_next_versions(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select row_key, column_name and ref_key of the cells with these keys, and the ``next_version`` of each."""
+    return b"SELECT row_key, column_name, ref_key, (%b) FROM %b AS c FORCE INDEX (cell_key) WHERE %b" % (
+        next_version(database),
+        cell_table(database),
+        with_keys(keys),
     )
 
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 import schemaless
 from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell
+from schemaless.base.events import only
+from schemaless.base.numbers import Interval
 from schemaless.codec.deltas import is_keyframe
 from schemaless.codec.envelope import describe_body, is_delta
+from schemaless.ops.jobs.job import RunStarted
+from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.plan import plan_migration
+from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
 from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.restore import run as restore
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
+from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -99,6 +108,56 @@ def test_an_ordinary_migration_keeps_deltas_of_its_serializer(fresh_store, migra
     assert_readable(fresh_store, rows)
 
 
+@pytest.mark.parametrize("to", ["msgpack+zlib", "packed+zstd"])
+def test_plan_of_a_small_datastore_matches_the_run(fresh_store, migrate_store, rows, to):
+    """To deltas and back; the figures of the plan, and those recorded with the job, are exact."""
+
+    def record(begun):
+        record_plan(migrate_store, begun.job)
+
+    for history in (True, False):
+        spec = MigrateSpec(to, history=history)
+        found = plan_migration(migrate_store, spec)
+        ran = migrate.run(migrate_store, spec, listener=only(RunStarted, record))
+        total = ran.total()
+        assert [found.total.cells, found.total.bytes_before, found.total.bytes_after] == [
+            Interval.of(figure) for figure in (total.cells, total.bytes_before, total.bytes_after)
+        ]
+        report = reclaimed_report(migrate_store, JobStore(migrate_store).job(ran.job_id), datetime.now(UTC))
+        assert {each.what: each.off for each in report.predictions}["body bytes after"] == 0
+        if history:
+            stored = formats(fresh_store)
+            deltas = Counter(key.column_name for key, form in stored.items() if form.endswith("delta"))
+            assert {name: each.deltas.cells.mid for name, each in found.superseded.items()} == deltas
+            assert found.all_superseded.versions == Interval.of(len(stored) / len(rows))
+            assert found.all_superseded.cells == Interval.of(len(stored) - len(rows))
+            assert plan_migration(migrate_store, spec).columns == {}
+
+
+def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
+    """The result is in the interval, twice as wide, and within 10 % of the prediction."""
+    chance = random.Random(3)
+    for _ in range(60):
+        row, text = new_row(), "".join(chance.choices("abcdefgh ", k=chance.randrange(200, 2_000)))
+        count = chance.randrange(1, 100)
+        fresh_store.put_cells(
+            [NewCell(row, "A", n, {"text": text, "n": n, "at": chance.random()}) for n in range(count)]
+        )
+    bounds = Bounds(windows=60, window_rows=10, whole_rows=100)
+    found = plan_migration(migrate_store, HISTORY, seed=5, bounds=bounds)
+    total = migrate.run(migrate_store, HISTORY).total()
+
+    assert found.sample.rows < 1_000
+    for predicted, actual in (
+        (found.total.cells, total.cells),
+        (found.total.bytes_before, total.bytes_before),
+        (found.total.bytes_after, total.bytes_after),
+    ):
+        assert 2 * predicted.low - predicted.mid <= actual <= 2 * predicted.high - predicted.mid
+        assert predicted.mid == pytest.approx(actual, rel=0.1)
+        assert predicted.low < predicted.mid
+
+
 def test_history_of_some_columns_and_from_text_at_once(fresh_store, migrate_store, rows):
     """Legacy bodies become deltas in one pass; other columns are left alone."""
     migrate.run(migrate_store, MigrateSpec("packed+zstd", columns=("A",), history=True))
@@ -118,9 +177,12 @@ def test_the_setting_of_a_column_applies_to_every_migration(admin_url, fresh_sto
             set_column(replicas, ColumnSetting("A", "json+zlib", history=True))
         set_column(replicas, ColumnSetting("A", "msgpack+zlib", history=True))
 
-    migrate.run(migrate_store)
+    planned = plan_migration(migrate_store)
+    total = migrate.run(migrate_store).total()
     stored = formats(fresh_store)
     assert {form for key, form in stored.items() if key.column_name == "A"} == {"msgpack+zlib", "msgpack+delta"}
+    assert list(planned.superseded) == ["A"]
+    assert (planned.total.cells.mid, planned.total.bytes_after.mid) == (total.cells, total.bytes_after)
     assert {form for key, form in stored.items() if key.column_name == "B"} == {"msgpack+zlib"}
     assert_readable(fresh_store, rows)
     assert migrate.run(migrate_store).total().cells == 0

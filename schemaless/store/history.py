@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemaless.base.parts import parts
@@ -14,7 +14,7 @@ from schemaless.codec.registry import Codec
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import CorruptBody, VerificationFailed
 from schemaless.store.cells.reading import PLACE, Place
-from schemaless.store.cells.sql import select_cells
+from schemaless.store.cells.sql import select_cells, select_next_versions
 from schemaless.store.internals import Internals
 
 _MOST_OF_WHOLE: Final = 0.8
@@ -26,6 +26,19 @@ _KEYS_PER_SELECT: Final = 100
 def place_of(cell: StoredCell) -> Place:
     """Return a cell's key as the table stores it."""
     return cell.row_key.bytes, cell.column_name, cell.ref_key
+
+
+def next_versions(internals: Internals, shard: int, places: Iterable[Place]) -> dict[Place, int]:
+    """Return the ref_key of the next higher version that was not erased, by key, of the cells that have one."""
+    database = internals.shards.database(shard)
+    return {
+        (row_key, column_name, ref_key): following
+        for part in parts(places, _KEYS_PER_SELECT)
+        for row_key, column_name, ref_key, following in internals.shards.rows(
+            shard, select_next_versions(database, part)
+        )
+        if following is not None
+    }
 
 
 class History:
