@@ -252,17 +252,27 @@ def lock_for_swap(database: str, name: str) -> bytes:
 
 
 def count_lacking(database: str, name: str, after: int, up_to: int) -> bytes:
-    """Count a table's rows that the ``cell`` table lacks or has otherwise, except for erased cells."""
-    columns = (b"added_id", b"row_key", b"column_name", b"ref_key", b"created_at", b"body")
+    """Count a table's rows that the ``cell`` table lacks or has otherwise.
+
+    Not counted are erased cells, and the bodies of deltas against them: those are whole in the ``cell`` table.
+    """
+    columns = (b"added_id", b"row_key", b"column_name", b"ref_key", b"created_at")
+    cell, erased = cell_table(database), table(database, b"erased_cell")
+    dependent = (
+        b"SUBSTRING(old.body,1,2) IN (x'C113',x'C123') AND EXISTS(SELECT 1 FROM %b AS base JOIN %b AS log "
+        b"ON log.added_id=base.added_id WHERE base.row_key=old.row_key AND base.column_name=old.column_name "
+        b"AND base.ref_key=CAST(CONV(HEX(SUBSTRING(old.body,3,8)),16,10) AS UNSIGNED))" % (cell, erased)
+    )
     return (
-        b"SELECT COUNT(*) FROM (SELECT * FROM %b WHERE %b) AS old LEFT JOIN %b AS new ON %b WHERE new.added_id IS NULL "
-        b"AND old.added_id NOT IN (SELECT added_id FROM %b)"
+        b"SELECT COUNT(*) FROM (SELECT * FROM %b WHERE %b) AS old LEFT JOIN %b AS new ON %b AND (new.body=old.body "
+        b"OR %b) WHERE new.added_id IS NULL AND old.added_id NOT IN (SELECT added_id FROM %b)"
         % (
             quoted_table(database, name),
             id_range(after, up_to),
-            cell_table(database),
+            cell,
             b" AND ".join(b"new.%b=old.%b" % (column, column) for column in columns),
-            table(database, b"erased_cell"),
+            dependent,
+            erased,
         )
     )
 

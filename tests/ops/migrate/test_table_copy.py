@@ -21,6 +21,7 @@ from schemaless.store.internals import internals_of
 from schemaless.store.opening import opening_of
 from schemaless.wire.connection import Connection
 from tests.ops.move.benches import Killed
+from tests.store.cells.test_bases import COUNT, Versions, document
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.innodb("a compaction needs no copy of the table")]
 
@@ -65,6 +66,23 @@ def before_swap(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], objec
     return install
 
 
+@pytest.fixture
+def before_drop(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Call a function once, before the old table is compared with the new one."""
+
+    def install(action: Callable[[], object]) -> None:
+        ask, actions = Connection.ask, [action]
+
+        def asked(connection: Connection, sql: bytes, **how: object) -> object:
+            if actions and b"new.added_id IS NULL" in sql:
+                actions.pop()()
+            return ask(connection, sql, **how)
+
+        monkeypatch.setattr(Connection, "ask", asked)
+
+    return install
+
+
 def cells_of(store: Datastore) -> list:
     return list(store.scan_shard(0))
 
@@ -100,6 +118,31 @@ def test_cells_written_and_erased_during_the_copy_are_so_afterwards(
     assert expected["strays"] == []
     assert fresh_store.get_cell(rows[0], "BASE", 1) is None
     assert following > max(cell.added_id for cell in expected["cells"]) + 3
+    assert tables_of(fresh_store, by_hand) == ["cell"]
+
+
+@pytest.mark.guarantee("history-erasure")
+@pytest.mark.parametrize("swapped", [False, True])
+def test_deltas_against_versions_erased_during_the_rebuild_stay_readable(
+    fresh_store, move_store, erase_store, before_swap, before_drop, by_hand, new_row, swapped
+):
+    """They are made whole in the copy, or after the swap in the table that is compared with the old one."""
+    row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
+    history = Versions(fresh_store, by_hand(fresh_store), row)
+
+    def erase() -> None:
+        for ref_key in (5, 35, 36, COUNT):
+            erase_store.erase(row, "BASE", ref_key, reason="test")
+
+    if swapped:
+        before_drop(erase)
+    else:
+        before_swap(erase)
+    (done,) = rebuild.run(move_store, shards=[0])
+
+    assert (done.state, done.message) == ("done", None)
+    left = [(n, document(n)) for n in range(1, COUNT) if n not in (5, 35, 36)]
+    assert history.documents(fresh_store.get_versions(row, "BASE", descending=False)) == left
     assert tables_of(fresh_store, by_hand) == ["cell"]
 
 
