@@ -269,7 +269,9 @@ class _ShardWork:
         for cell in block.cells:
             try:
                 body = whole_body(cell.body, self._dictionaries) if self._spec.history is False else cell.body
-                recoded[place_of(cell)] = recode(body, self._codec, dictionaries=self._dictionaries)
+                found = recode(body, self._codec, dictionaries=self._dictionaries)
+                # The whole body of a delta can be a fallback of the target codec.
+                recoded[place_of(cell)] = found._replace(unchanged=found.unchanged and body is cell.body)
             except PER_CELL_ERRORS as error:
                 block.leave(cell, type(error).__name__, getattr(error, "message", str(error)))
         deltas: Mapping[Place, tuple[bytes, Place]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import string
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -156,6 +157,20 @@ def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
         assert 2 * predicted.low - predicted.mid <= actual <= 2 * predicted.high - predicted.mid
         assert predicted.mid == pytest.approx(actual, rel=0.1)
         assert predicted.low < predicted.mid
+
+
+def test_whole_bodies_that_do_not_compress(fresh_store, migrate_store, new_row):
+    """They are in a fallback of the codec, and --no-history makes deltas whole nonetheless."""
+    row, text = new_row(), "".join(random.Random(1).choices(string.ascii_letters, k=80))
+    fresh_store.put_cells([NewCell(row, "A", n, [n, text]) for n in range(8)])
+    assert set(formats(fresh_store).values()) == {"msgpack+none"}
+    migrate.run(migrate_store, HISTORY)
+    assert "msgpack+delta" in formats(fresh_store).values()
+    spec = MigrateSpec(history=False)
+    planned = plan_migration(migrate_store, spec).total
+    total = migrate.run(migrate_store, spec).total()
+    assert set(formats(fresh_store).values()) == {"msgpack+none"}
+    assert (planned.cells.mid, planned.bytes_after.mid) == (total.cells, total.bytes_after)
 
 
 def test_history_of_some_columns_and_from_text_at_once(fresh_store, migrate_store, rows):
