@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from schemaless.codec.envelope import tombstone, whole_body
+from schemaless.codec.envelope import tombstone
 from schemaless.errors import FeedRefused, ServerError
 from schemaless.ops.move.fence import index_tables, side_of
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.spec import BEFORE_COMMIT
 from schemaless.ops.move.sql import CARRIED
+from schemaless.store.cells.reading import ADDED_ID, only_requested
+from schemaless.store.cells.sql import select_by_id
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures import sql
-from schemaless.store.erasures.dependents import erase_in_copy
+from schemaless.store.erasures.dependents import erase_in_copy, whole_bodies
 from schemaless.store.internals import Internals, internals_of
 from schemaless.topology.model import Cluster
 from schemaless.topology.moves import stray_tables
@@ -77,8 +79,13 @@ def erase_copies(internals: Internals, shard: int, erasure: int, ids: Sequence[i
     database = internals.shards.database(shard)
 
     def current(ids: Sequence[int]) -> dict[int, bytes]:
-        cells = internals.read_stored(shard, ids)
-        return {cell.added_id: whole_body(cell.body, internals.dictionaries, compressed=True) for cell in cells}
+        def read(connection: Connection) -> dict[int, bytes]:
+            rows: Any = connection.rows(
+                select_by_id(database, ids), only_requested({(each,) for each in ids}, ADDED_ID)
+            )
+            return whole_bodies(connection, database, rows, internals.dictionaries)
+
+        return internals.shards.run(shard, read)
 
     def erase(table: CopyTable) -> int:
         operation = partial(

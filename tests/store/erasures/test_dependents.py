@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from schemaless.codec.envelope import describe_body
+from schemaless.ops.erasure.job import finish_erasure
 from schemaless.store.erasures import eraser
 from schemaless.store.internals import internals_of
 from tests.store.cells.test_bases import COUNT, Versions, delta, document
@@ -78,3 +79,25 @@ def test_a_delta_that_does_not_decode_does_not_block_an_erasure(versions, erase_
     assert "stays a delta" in caplog.text
     assert erase_store.get_cell(versions.row, "BASE", 4) is None
     assert erase_store.get_cell(versions.row, "BASE", 5).body == document(5)
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_copies_of_a_rebuild_or_move_follow(versions, erase_store, caplog):
+    """Dependents in the copy get the bodies of the serving table, except those that cannot be read there."""
+    database = versions.shards.database(versions.shard).encode()
+    versions.write(3, delta(3)[:-4] + b"else")
+    for statement in (
+        b"CREATE TABLE `%b`.cell_moved_0123abcd LIKE `%b`.cell",
+        b"INSERT INTO `%b`.cell_moved_0123abcd SELECT * FROM `%b`.cell",
+    ):
+        versions.shards.execute(versions.shard, statement % (database, database))
+    numbers = [erase_store.erase(versions.row, "BASE", n, reason="test").number for n in (4, 20)]
+    for number in numbers:
+        finish_erasure(erase_store, number)
+
+    select = b"SELECT ref_key, body FROM `%b`.%b WHERE column_name='BASE' ORDER BY ref_key"
+    names = b"cell_moved_0123abcd", b"cell"
+    copied, stored = (versions.shards.rows(versions.shard, select % (database, name)) for name in names)
+    versions.shards.execute(versions.shard, b"DROP TABLE `%b`.cell_moved_0123abcd" % database)
+    assert copied == stored
+    assert describe_body(dict(copied)[19]).name == "msgpack+zlib"
