@@ -19,7 +19,7 @@ from schemaless.store.cells.counting import column_share, estimate_on, exact_cou
 from schemaless.store.cells.dictionaries import StoredDictionaries
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.cells.paging import PageSize, Scan
-from schemaless.store.cells.reading import ADDED_ID, Reader
+from schemaless.store.cells.reading import ADDED_ID, Reader, Source
 from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span, select_row_keys
 from schemaless.store.cells.writing import Cells
 from schemaless.store.erasures.eraser import Erasures
@@ -32,7 +32,7 @@ from schemaless.store.indexes.registry import Registry
 from schemaless.store.indexes.row_fetch import RowReader
 from schemaless.topology.model import Topology, check_shard
 from schemaless.topology.pinging import Server, servers_of
-from schemaless.topology.shards import Shards
+from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import ServerURL
@@ -173,10 +173,10 @@ class Internals:
         """Convert a complete row of a shard's ``cell`` table into a cell."""
         return self.reader.stored(row, shard)
 
-    def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
-        """Read the cells with these added_ids from a shard's primary; missing cells are left out."""
+    def read_stored(self, shard: int, ids: Sequence[int], read_from: ReadFrom = "primary") -> Iterator[StoredCell]:
+        """Read the cells with these added_ids from a shard; missing cells are left out."""
         sql = select_by_id(self.shards.database(shard), ids)
-        rows = self.reader.select(shard, sql, {(added_id,) for added_id in ids}, ADDED_ID)
+        rows = self.reader.select(shard, sql, {(added_id,) for added_id in ids}, ADDED_ID, Source(read_from))
         return (self.reader.stored(row, shard) for row in rows)
 
     def chosen_shards(self, shards: Iterable[int] | None) -> list[int]:

@@ -21,7 +21,7 @@ from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.planning.capacity.day_ends import Probe
 from schemaless.planning.capacity.measurement import UNREADABLE, Group
-from schemaless.planning.capacity.sql import select_bodies, select_figures
+from schemaless.planning.capacity.sql import select_figures
 from schemaless.planning.sampling.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.planning.sampling.sampling import Bounds, Key, Sample, Window, WindowFigures, sample
 from schemaless.planning.sampling.sizing import content_values, rebuilt_files
@@ -201,17 +201,16 @@ class _Reader:
             chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED_PER_WINDOW, len(short))), name)
         if not chosen:
             return
-        sql = select_bodies(internals_of(self.store).shards.database(shard), chosen)
-        for added_id, body in internals_of(self.store).shards.rows(shard, sql, read_from=self.part.read_from):
+        for cell in internals_of(self.store).read_stored(shard, list(chosen), self.part.read_from):
             self.rows_read += 1
-            name = chosen[added_id]
+            name = chosen[cell.added_id]
             try:
-                text_bytes = len(recode(body, LEGACY, dictionaries=internals_of(self.store).dictionaries).body)
+                text_bytes = len(recode(cell.body, LEGACY, dictionaries=internals_of(self.store).dictionaries).body)
             except (CorruptBody, BodyTooLarge, VerificationFailed):
                 values["damaged",] += 1
                 continue
             values["decoded", *name] += 1
-            length = len(body)
+            length = len(cell.body)
             sums = (length, text_bytes, length**2, length * text_bytes, text_bytes**2)
             for part, value in zip(_SUMS, sums, strict=True):
                 values[f"decoded {part}", *name] += value

@@ -78,11 +78,6 @@ def select_superseded(database: str, after: int, up_to: int, versions_kept: Iter
     )
 
 
-def select_bodies(database: str, ids: Iterable[int]) -> bytes:
-    """Select added_id and body of the cells with these added_ids."""
-    return b"SELECT added_id, body FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
-
-
 def select_moments(database: str, places: Iterable[int]) -> bytes:
     """Select, for each added_id, the first row at or after it.
 

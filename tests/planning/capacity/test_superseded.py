@@ -9,6 +9,8 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, NewCell
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.capacity.reporting import collect
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
@@ -63,3 +65,19 @@ def test_erased_cells_are_no_part_of_codec_trials(
 
     assert after.disk_per_body["LOG"].mid == pytest.approx(before.disk_per_body["LOG"].mid, rel=0.05)
     assert {trial.sampled for trial in after.columns} == {20}
+
+
+def test_deltas_are_measured_as_a_codec_of_their_own(
+    fresh_store: Datastore, migrate_store: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
+    """They are decoded with the versions that they depend on, so none counts as damaged."""
+    row = new_row()
+    fresh_store.put_cells([NewCell(row, "LOG", n, {"text": list(range(300)), "n": n}) for n in range(40)])
+    migrate.run(migrate_store, MigrateSpec(history=True))
+    measured = collect(fresh_store).measurements[-1]
+
+    groups = {group.codec: group for group in measured.groups}
+    assert groups.keys() == {"msgpack+zlib", "msgpack+delta"}
+    assert groups["msgpack+delta"].cells.mid > 30
+    assert groups["msgpack+delta"].json_bytes.mid > 10 * groups["msgpack+delta"].body_bytes.mid
+    assert not any("decoded" in note for note in measured.notes)
