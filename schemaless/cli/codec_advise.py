@@ -11,7 +11,7 @@ import click
 from schemaless.base.numbers import Interval
 from schemaless.cli.options import choice_options, shards_option, store_option
 from schemaless.cli.quantities import FiniteRange, size_of
-from schemaless.codec.registry import MSGPACK
+from schemaless.codec.registry import MSGPACK, Codec
 from schemaless.planning.capacity import history as kept_measurements
 from schemaless.planning.capacity.model import Plan, days_until_full
 from schemaless.planning.sampling.advice import Candidate, ColumnAdvice
@@ -133,6 +133,12 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         out().print(f"- {choice.knee_text}.")
     for line in advice.notes:
         out().print(f"- {line}")
+    if advice.history is not None:
+        out().print(
+            f"- superseded versions are {share_text(advice.history.now)} of the bytes; as differences they would take "
+            f"{share_text(advice.history.as_deltas)}: {history_command(advice, advice.history.codec)}",
+            soft_wrap=True,
+        )
     if chosen is None:
         why = "too few cells to tell" if choice is None else choice.reason
         out().print(f"advice: keep the codec of {advice.column_name}; {why}\n")
@@ -166,19 +172,29 @@ def commands(advice: ColumnAdvice) -> list[str]:
     if chosen is None:
         return []
     lines = []
-    dictionary = ""
     if chosen.codec.dictionary is not None:
         to = "" if chosen.codec.serializer == MSGPACK else f" --to {chosen.codec.name}"
         lines.append(f"schemaless codec train --column {advice.column_name}{to} --seed {advice.seed}")
-        dictionary = " --dictionary N   # N: the number that 'codec train' prints"
-    own = chosen.codec.level == chosen.codec.compressor.level
-    level = "" if chosen.codec.level is None or own else f" --level {chosen.codec.level}"
-    lines.append(f"schemaless codec set --column {advice.column_name} {chosen.codec.name}{level}{dictionary}")
+    lines.append(f"schemaless codec set --column {advice.column_name} {_options(advice, chosen.codec)}")
     lines.append(
-        f"schemaless migrate run --execute --column {advice.column_name} --to {chosen.codec.name}{level}{dictionary}"
+        f"schemaless migrate run --execute --column {advice.column_name} --to {_options(advice, chosen.codec)}"
     )
     lines.append("schemaless rebuild --execute")
     return lines
+
+
+def history_command(advice: ColumnAdvice, codec: Codec) -> str:
+    """Return the command that stores superseded versions as deltas."""
+    return f"schemaless migrate run --execute --column {advice.column_name} --history --to {_options(advice, codec)}"
+
+
+def _options(advice: ColumnAdvice, codec: Codec) -> str:
+    level = "" if codec.level in (None, codec.compressor.level) else f" --level {codec.level}"
+    if codec.dictionary is None:
+        return f"{codec.name}{level}"
+    if advice.chosen is None or codec is not advice.chosen.codec:
+        return f"{codec.name}{level} --dictionary {codec.dictionary.id}"
+    return f"{codec.name}{level} --dictionary N   # N: the number that 'codec train' prints"
 
 
 def _days(
@@ -252,6 +268,12 @@ def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
         "reason": advice.choice and advice.choice.reason,
         "candidates": [_candidate_json(candidate) for candidate in advice.candidates],
         "commands": commands(advice),
+        "history": advice.history
+        and {
+            "superseded_share": estimate_json(advice.history.now, digits=5),
+            "delta_share": estimate_json(advice.history.as_deltas, digits=5),
+            "command": history_command(advice, advice.history.codec),
+        },
     }
 
 

@@ -100,6 +100,24 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert (nothing.code, nothing.out) == (0, "no cells found in these columns\n")
 
 
+def test_advice_on_versions(invoke, fresh_store, fresh_url, migrate_url, new_row):
+    """Their share of the bytes, now and as differences, and the command that makes them so."""
+    row, parts = new_row(), [*map(str, range(300))]
+    fresh_store.put_cells([schemaless.NewCell(row, "A", n, [n, *parts]) for n in range(30)])
+    asked = "codec", "advise", "--seed", 3, "--cpu", 50
+    text = invoke(*asked, url=fresh_url).out
+    (advice,) = invoke(*asked, "--json", url=fresh_url).json["columns"]
+    before, history = body_bytes(fresh_store, "A"), advice["history"]
+    now, then = (history[share]["mid"] for share in ("superseded_share", "delta_share"))
+    assert f"- superseded versions are {now:.1%} of the bytes; as differences they would take {then:.1%}: " in text
+    assert f": {history['command']}\n" in text
+    assert now == pytest.approx(29 / 30, rel=0.01)
+
+    assert invoke(*shlex.split(history["command"])[1:], url=migrate_url).code == 0
+    latest = next(fresh_store.get_stored_versions(row, "A"))
+    assert body_bytes(fresh_store, "A") - len(latest.body) == pytest.approx(then * before, rel=0.001)
+
+
 @pytest.mark.long
 def test_advice_says_which_figures_are_measured(invoke, filled, admin_url):
     """The growth is that of the option, and the disks are those of the last measurement."""

@@ -26,9 +26,11 @@ from schemaless.planning.sampling.column_trials import (
     MIN_CELLS,
     CellSample,
     ColumnTrial,
+    HistoryTrial,
     layouts_in,
     sample_cells,
     try_codec,
+    try_history,
 )
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.planning.sampling.sampling import Bounds
@@ -76,6 +78,7 @@ class ColumnAdvice:
         setting: present codec of new cells.
         candidates: all candidates, smallest first; empty if too few cells were sampled.
         choice: the decision with its reason; None without candidates.
+        history: effect of storing superseded versions as deltas; None if there are none, or too few cells.
         notes: remarks, as sentences.
         seed: seed of the sample; ``codec train`` with it trains the same dictionary.
         compared: number of compared cells.
@@ -92,6 +95,7 @@ class ColumnAdvice:
     setting: Codec
     candidates: list[Candidate]
     choice: Choice[Candidate] | None
+    history: HistoryTrial | None
     notes: list[str]
     seed: int
     compared: int
@@ -230,6 +234,12 @@ def _advise(
         notes += _notes(compared, candidates, default, trainings)
     if choice is not None and choice.chosen is not None and choice.chosen.codec.serializer is PACKED:
         notes.append(NEEDS_NATIVE)
+    setting = store.codec_for(column_name)
+    history = None
+    if cells.carries(column_name):
+        listener(Step(f"trying differences on {column_name}"))
+        codec = choice.chosen.codec if choice is not None and choice.chosen is not None else setting
+        history = try_history(store, cells, column_name, codec if codec.is_binary else DEFAULT)
     return ColumnAdvice(
         column_name=column_name,
         cells=cells.taken.count(("cells", column_name)),
@@ -237,9 +247,10 @@ def _advise(
         body_bytes=body_bytes,
         allocated_bytes=allocated_bytes,
         present_bytes=None,
-        setting=store.codec_for(column_name),
+        setting=setting,
         candidates=candidates,
         choice=choice,
+        history=history,
         notes=notes,
         seed=cells.taken.seed,
         compared=count,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -18,7 +19,9 @@ from schemaless.base.numbers import Interval
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import is_erased
+from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
+from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.planning.sampling.block_trial import stored_bytes, widened
 from schemaless.planning.sampling.page_model import MYROCKS, PAGE_BYTES, Layout, Packer, lsm_entry_bytes
 from schemaless.planning.sampling.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
@@ -26,6 +29,7 @@ from schemaless.planning.sampling.table_sizes import layout_of
 from schemaless.schema.engines import ROCKSDB
 from schemaless.store.cells.paging import PageSize
 from schemaless.store.datastore import Datastore
+from schemaless.store.history import History, next_versions
 from schemaless.store.internals import internals_of
 
 T = TypeVar("T")
@@ -46,6 +50,7 @@ class SampledCell:
 
     row_key: bytes
     column_name: str
+    ref_key: int
     body: bytes
 
 
@@ -211,11 +216,11 @@ def sample_cells(
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
-        for _, row_key, column_name, _, body, _ in window_rows(internals.shards, window, size):
+        for _, row_key, column_name, ref_key, body, _ in window_rows(internals.shards, window, size):
             rows += 1
             body_bytes += len(body)
             if (wanted is None or column_name in wanted) and not is_erased(body):
-                cells.append(SampledCell(row_key, column_name, body))
+                cells.append(SampledCell(row_key, column_name, ref_key, body))
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)
         by_window[window.shard, window.after, window.up_to] = cells
@@ -292,6 +297,53 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         decode_s=tried.decode_s / max(1, tried.encoded),
         carried=bool(bodies) and cells.carries(column_name),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTrial:
+    """Bytes of a column's superseded versions, which have a higher one that was not erased, over all its body bytes.
+
+    Attributes:
+        codec: target codec of the migration.
+        now: as they are.
+        as_deltas: after a migration with ``history``; both relative to the body bytes now.
+    """
+
+    codec: Codec
+    now: Interval
+    as_deltas: Interval
+
+
+def try_history(store: Datastore, cells: CellSample, column_name: str, codec: Codec) -> HistoryTrial | None:
+    """Predict the effect of deltas on a column; None if no sampled cell of it has a higher version.
+
+    Args:
+        store: the datastore, from which the next higher versions are read.
+        cells: result of ``sample_cells`` with cells of this column.
+        column_name: name of the column.
+        codec: target codec of the migration, with a serializer that has deltas; its dictionary is not used.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    internals = internals_of(store)
+    members = cells.by_window(column_name)
+    # The catalog may not have its dictionary yet.
+    plain = replace(codec, dictionary=None)
+    now, then = [], []
+    for window, sampled in zip(cells.taken.windows, members, strict=True):
+        bodies = {(cell.row_key, cell.column_name, cell.ref_key): cell.body for cell in sampled}
+        following = next_versions(internals, window.shard, bodies)
+        whole = {place: bodies[place] for place in following}
+        for place, body in whole.items():
+            with suppress(CorruptBody, BodyTooLarge, VerificationFailed):
+                whole[place] = recode(body, plain, dictionaries=cells.dictionaries).body
+        deltas = History(internals, window.shard, plain, whole, following).deltas()
+        now.append(float(sum(len(bodies[place]) for place in whole)))
+        then.append(float(sum(len(deltas[place][0] if place in deltas else body) for place, body in whole.items())))
+    shares = (cells.taken.ratio_of(sizes, _sums(members)) for sizes in (now, then))
+    now_share, then_share = (Interval.of(0.0) if share is None else share for share in shares)
+    return HistoryTrial(codec, now_share, then_share) if any(now) else None
 
 
 def _windows(members: Sequence[Sequence[SampledCell]], values: Sequence[T]) -> list[list[T]]:

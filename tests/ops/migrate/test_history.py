@@ -27,6 +27,7 @@ from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.restore import run as restore
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
+from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.internals import internals_of
@@ -133,6 +134,20 @@ def test_plan_of_a_small_datastore_matches_the_run(fresh_store, migrate_store, r
             assert found.all_superseded.versions == Interval.of(len(stored) / len(rows))
             assert found.all_superseded.cells == Interval.of(len(stored) - len(rows))
             assert plan_migration(migrate_store, spec).columns == {}
+
+
+def test_advice_tells_what_history_brings(fresh_store, migrate_store, rows):
+    """The shares of superseded versions now and as deltas are those before and after the run."""
+    migrate.run(migrate_store)
+    advice = {each.column_name: each.history for each in advise(fresh_store)}
+    before = {key: len(cell.body) for key, cell in cells_of(fresh_store).items()}
+    migrate.run(migrate_store, HISTORY)
+    after = {key: len(cell.body) for key, cell in cells_of(fresh_store).items()}
+    for column in "AB":
+        superseded = [key for key in before if key.column_name == column and key.ref_key < rows[key[:2]][-1]]
+        whole = sum(size for key, size in before.items() if key.column_name == column)
+        assert advice[column].now == Interval.of(sum(before[key] for key in superseded) / whole)
+        assert advice[column].as_deltas == Interval.of(sum(after[key] for key in superseded) / whole)
 
 
 def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
