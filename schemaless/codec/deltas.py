@@ -191,7 +191,7 @@ class Versions:
     """Versions of cells that were read together, from which deltas among them get their payloads.
 
     Payloads are kept for the deltas that follow, up to ``_CACHED_BYTES``; deltas are best decoded in order of ref_key,
-    in either direction. Not thread-safe.
+    in either direction.
     """
 
     def __init__(self, bodies: Mapping[Version, bytes]) -> None:
@@ -199,6 +199,7 @@ class Versions:
         self._bodies = bodies
         self._payloads: OrderedDict[Version, tuple[Serializer, bytes]] = OrderedDict()
         self._cached_bytes = 0
+        self._lock = threading.Lock()
 
     def body(self, version: Version) -> ChainedBody:
         """Return the body of one of the deltas, which ``decode_body`` and ``unseal`` accept like a whole one."""
@@ -250,11 +251,13 @@ class Versions:
         return found
 
     def _keep(self, version: Version, payload: tuple[Serializer, bytes]) -> None:
-        self._payloads[version] = payload
-        self._cached_bytes += len(payload[1])
-        while self._cached_bytes > _CACHED_BYTES:
-            _, (_, dropped) = self._payloads.popitem(last=False)
-            self._cached_bytes -= len(dropped)
+        with self._lock:
+            if version not in self._payloads:
+                self._payloads[version] = payload
+                self._cached_bytes += len(payload[1])
+            while self._cached_bytes > _CACHED_BYTES:
+                _, (_, dropped) = self._payloads.popitem(last=False)
+                self._cached_bytes -= len(dropped)
 
 
 def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from schemaless.codec.deltas import (
     payload_bytes,
 )
 from schemaless.codec.dictionaries import Dictionary
-from schemaless.codec.engine import Engine
+from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
     DELTA,
@@ -288,3 +291,21 @@ def test_a_packed_payload_that_looks_like_a_dictionary_is_raw_content(engine: En
     assert body is not None
     assert apply_delta(delta_of(body), base, 1_000) == base + b"!"
     assert isinstance(delta_of(body), Delta)
+
+
+def test_threads_decode_deltas_of_a_page():
+    """The payloads that are kept are shared; here they exceed what is kept."""
+    dumps, long, most = ENGINE.msgpack.dumps, "x" * 1_000_000, 40
+    bodies = {
+        ("row", n): encode_delta(ENGINE.msgpack, dumps([long, n]), n + 1, dumps([long, n + 1])) for n in range(most)
+    }
+    versions = Versions(bodies | {("row", most): encode_body([long, most])})
+    decoded = [(n, versions.body(("row", n))) for n in range(most)] * 2
+    random.Random(1).shuffle(decoded)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(lambda each: decode_body(each[1]) == [long, each[0]], decoded))
+    finally:
+        sys.setswitchinterval(interval)
