@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from schemaless import BaseDiffers, BaseMissing, CellConflict, CorruptBody, NewStoredCell
+from schemaless.base.events import only
 from schemaless.codec.deltas import encode_delta
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import describe_body, encode_body, is_delta, tombstone
+from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -198,6 +200,24 @@ def test_a_base_that_is_lost_is_named_with_the_cell(versions, store, body, error
             except CorruptBody:
                 found[cell.ref_key] = False
     assert [ref_key for ref_key, same in found.items() if not same] == list(range(1, 21))
+
+
+@pytest.mark.guarantee("corruption-detected")
+@pytest.mark.parametrize(("other", "kind"), [(None, "BaseMissing"), ("reversed", "BaseDiffers")])
+def test_check_finds_what_depends_on_a_base_changed_by_hand(versions, store, other, kind):
+    """It was removed, or has another document of the same length: each version that depends on it is named."""
+    if other is None:
+        arguments = versions.shards.database(versions.shard).encode(), versions.row.hex.encode()
+        delete = b"DELETE FROM %b.cell WHERE row_key=x'%b' AND column_name='BASE' AND ref_key=20" % arguments
+        versions.shards.execute(versions.shard, delete)
+    else:
+        versions.write(20, encode_body({"legs": document(20)["legs"][::-1], "n": 20}))
+    found = []
+    check(store, [versions.shard], listener=only(Fault, found.append))
+    assert sorted((fault.key, fault.kind) for fault in found) == [
+        ((versions.row, "BASE", ref_key), kind) for ref_key in range(1, 20)
+    ]
+    assert all("version 20" in fault.message for fault in found)
 
 
 def test_stored_cells_show_the_bytes_in_the_table(versions, store):
