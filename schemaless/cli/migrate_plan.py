@@ -137,7 +137,7 @@ def _show_plan(result: MigrationPlan) -> None:
 
 def show_superseded(found: Superseded) -> None:
     """Print how many versions have a higher one, and what a run with ``--history`` would make of them."""
-    versions = "none" if found.versions is None else estimate_text(found.versions, "{:,.1f}".format)
+    versions = "unknown" if found.versions is None else estimate_text(found.versions, "{:,.1f}".format)
     out().print(f"versions per row and column: {versions}")
     deltas = found.deltas
     as_deltas = "a run would store none of them as a difference"

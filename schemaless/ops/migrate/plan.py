@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
@@ -97,7 +97,8 @@ class Superseded:
     """Versions of a column, or of all columns, that have a higher one which was not erased.
 
     Attributes:
-        versions: average number of versions per row and column; None if all versions have been erased.
+        versions: average number of versions per row and column; None if no latest version was sampled. A sample
+            says little about it where rows have many versions, because few of its cells are the latest.
         cells: number of superseded versions, including those that are deltas already.
         body_bytes: size of their bodies now.
         deltas: predicted change to those that a run would replace by deltas.
@@ -400,7 +401,10 @@ def _superseded(taken: Sample, names: list[str]) -> Superseded:
         [(figure, name) for name in names] for figure in ("versions", "latest", "superseded", "superseded bytes")
     )
     deltas = _change(taken, names, ("deltas", "deltas before", "deltas after"))
-    return Superseded(taken.ratio(versions, latest), taken.count(*cells), taken.total(*body_bytes), deltas)
+    per_row = taken.ratio(versions, latest)
+    if per_row is not None:
+        per_row = replace(per_row, low=max(1.0, per_row.low))
+    return Superseded(per_row, taken.count(*cells), taken.total(*body_bytes), deltas)
 
 
 def _run_time(taken: Sample, work: _WindowMeasure, total: Change) -> RunTime:
