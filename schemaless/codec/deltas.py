@@ -29,13 +29,22 @@ from schemaless.codec.envelope import (
     Limits,
     base_of,
     check_checksum,
+    check_encoded_finite,
     decode_body,
     enveloped,
     is_delta,
     is_erased,
 )
 from schemaless.codec.serializers import NotHeld, Payload, Serializer
-from schemaless.errors import BaseDiffers, BaseMissing, CorruptBody, MalformedPayload, TrailingBytes, TruncatedBody
+from schemaless.errors import (
+    BaseDiffers,
+    BaseMissing,
+    CorruptBody,
+    InvalidBody,
+    MalformedPayload,
+    TrailingBytes,
+    TruncatedBody,
+)
 
 # stored; never change
 _BASE_BYTES: Final = 8
@@ -119,13 +128,19 @@ def is_keyframe(row_key: bytes, column_name: str, ref_key: int) -> bool:
     return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % KEYFRAME_INTERVAL == 0
 
 
-def can_be_delta(serializer: Serializer, payload: Payload) -> bool:
+def can_be_delta(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> bool:
     """Return whether a payload may be stored as a difference, or have others stored as differences from it.
 
     NaN has many bit patterns, which compare equal. Re-encoding can replace one by another, and differences from the
     document would no longer be readable.
     """
-    return serializer.id << 4 | DELTA in DELTA_FORMATS and not serializer.may_hold_nan(payload)
+    if serializer.id << 4 | DELTA not in DELTA_FORMATS:
+        return False
+    try:
+        check_encoded_finite(serializer, payload, document, engine)
+    except InvalidBody:
+        return False
+    return True
 
 
 def encode_delta(serializer: Serializer, payload: Payload, base: int, base_payload: Payload) -> bytes | None:

@@ -141,18 +141,18 @@ def encode_body(
             pass
         else:
             if not allow_nan:
-                _check_finite(serializer, payload, document, engine)
+                check_encoded_finite(serializer, payload, document, engine)
             return seal(serializer, payload, codec, engine)
     text = engine.json.dumps(document)
     if not allow_nan:
-        _check_finite(engine.json, text, document, engine)
+        check_encoded_finite(engine.json, text, document, engine)
     if codec.enveloped:
         return seal(engine.json, text, codec, engine)
     _check_values(engine.json, text)
     return check_length(text)
 
 
-def _check_finite(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> None:
+def check_encoded_finite(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> None:
     """Refuse NaN and infinities, but walk the document only if its payload may hold one."""
     if not serializer.may_hold_nan(payload):
         return

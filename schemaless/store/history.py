@@ -105,4 +105,4 @@ class History:
             payload = self._serializer.dumps(document, checked=True)
         except (CorruptBody, NotHeld):
             return None
-        return payload if can_be_delta(self._serializer, payload) else None
+        return payload if can_be_delta(self._serializer, payload, document, ENGINE) else None
