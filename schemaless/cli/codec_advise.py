@@ -133,7 +133,8 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         out().print(f"- {choice.knee_text}.")
     for line in advice.notes:
         out().print(f"- {line}")
-    if advice.history is not None:
+    # Once they are differences, there is nothing more to gain.
+    if advice.history is not None and advice.history.as_deltas.mid < 0.95 * advice.history.now.mid:
         out().print(
             f"- superseded versions are {share_text(advice.history.now)} of the bytes; as differences they would take "
             f"{share_text(advice.history.as_deltas)}: {history_command(advice, advice.history.codec)}",

@@ -117,6 +117,7 @@ def test_advice_on_versions(invoke, fresh_store, fresh_url, migrate_url, new_row
     assert now == pytest.approx(29 / 30, rel=0.01)
 
     assert invoke(*shlex.split(history["command"])[1:], url=migrate_url).code == 0
+    assert "as differences" not in invoke(*asked, url=fresh_url).out
     latest = next(fresh_store.get_stored_versions(row, "A"))
     assert body_bytes(fresh_store, "A") - len(latest.body) == pytest.approx(then * before, rel=0.001)
 
