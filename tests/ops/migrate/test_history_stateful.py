@@ -260,4 +260,4 @@ def test_every_version_reads_as_in_a_model(accounts, fresh_url, new_row, interje
                 suppress_health_check=list(HealthCheck),
             ),
         )
-    assert Bound.seen >= {"msgpack+delta", *(["packed+delta"] if examples > 2 else [])}
+    assert "msgpack+delta" in Bound.seen
