@@ -68,6 +68,24 @@ def test_arrow_has_every_cell_with_its_exact_document(fresh_store, fresh_url, ta
     assert found[str(one.row_key), one.column_name, one.ref_key]["created_at"] == cell.created_at
 
 
+def test_arrow_refuses_arguments_of_the_wrong_type(fresh_store):
+    """The errors are the library's own, and name the argument and the element."""
+    refused = {
+        r"fields must be a list or another iterable, got 'a:int'": lambda: list(
+            fresh_store.arrow("BASE", fields="a:int")
+        ),
+        r"fields\[1\]: a typed column must be of type str": lambda: list(
+            fresh_store.arrow("BASE", fields=["a:int", 1])
+        ),
+        r"shards must be a list": lambda: list(fresh_store.arrow("BASE", shards=1)),
+        r"shards\[1\]: ": lambda: list(fresh_store.arrow("BASE", shards=[0, "1"])),
+        r"since must be of type Mapping": lambda: list(fresh_store.arrow("BASE", since="2026-01-01")),
+    }
+    for message, call in refused.items():
+        with pytest.raises(InvalidInput, match=f"^{message}"):
+            call()
+
+
 def test_arrow_goes_to_pandas_polars_and_duckdb(fresh_store, tail_store, new_row):
     """Each reads the same rows and typed values."""
     column = f"A{new_row().hex[:8]}"
