@@ -47,7 +47,8 @@ _KNOWN_FORMATS: Final = frozenset(
 DELTA_FORMATS: Final = {kind.id << 4 | DELTA: f"{kind.name}+delta" for kind in SERIALIZERS.values() if not kind.is_text}
 """The format bytes of deltas, with their names."""
 
-_DELTA_HEADERS: Final = frozenset(_HEADERS[format_byte] for format_byte in DELTA_FORMATS)
+DELTA_HEADERS: Final = frozenset(_HEADERS[format_byte] for format_byte in DELTA_FORMATS)
+"""The first two bytes of deltas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def erasure_of(body: bytes) -> int | None:
 
 def is_delta(body: bytes) -> bool:
     """Return whether a body's first bytes mark it as the difference from another version."""
-    return body[:HEADER_BYTES] in _DELTA_HEADERS
+    return body[:HEADER_BYTES] in DELTA_HEADERS
 
 
 def base_of(body: bytes) -> int:
