@@ -20,7 +20,7 @@ from schemaless.ops.admin.fields import hashed
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
 from schemaless.store.opening import connect
-from schemaless.topology.configuration import read_configuration
+from schemaless.topology.configuration import PATH_VARIABLE, read_configuration
 from schemaless.ui.terminal.output import error, note
 
 
@@ -34,9 +34,17 @@ class DatastoreOption(click.Option):
             return value, source
         if (named := ctx.find_root().params.get("datastore")) is not None:
             return named, ParameterSource.COMMANDLINE
-        if source is ParameterSource.ENVIRONMENT or (default := read_configuration().default) is None:
+        if source is ParameterSource.ENVIRONMENT:
             return value, source
-        return default, ParameterSource.DEFAULT_MAP
+        configuration = read_configuration()
+        if self.required and configuration.given and not configuration.exists:
+            raise InvalidInput(
+                f"no datastore is given, and {PATH_VARIABLE} names {configuration.path}, which does not exist; use -d, "
+                "or create the file with 'schemaless config add'"
+            )
+        if configuration.default is None:
+            return value, source
+        return configuration.default, ParameterSource.DEFAULT_MAP
 
 
 def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

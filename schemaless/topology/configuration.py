@@ -85,6 +85,8 @@ class Configuration:
             return self.datastores[name]
         known = f"the file names {', '.join(sorted(self.datastores))}" if self.datastores else "the file names none"
         where = f"in {self.path}; {known}" if self.exists else f"because there is no file {self.path}"
+        if self.given and not self.exists:
+            where += f", which {PATH_VARIABLE} names"
         raise InvalidInput(
             f"no datastore is named {name!r} {where}; add it with: schemaless config add {name} mysql://user@host/name"
         )
@@ -122,7 +124,7 @@ def configuration_path() -> tuple[Path, bool]:
 
 
 def read_configuration() -> Configuration:
-    """Read the configuration file; a missing file at the default path is an empty configuration.
+    """Read the configuration file; a missing file is an empty configuration.
 
     Raises:
         InvalidInput: the file cannot be read, is world-writable, or has an error, or there is no home folder for it.
@@ -133,11 +135,6 @@ def read_configuration() -> Configuration:
         text = path.read_text(encoding="utf-8-sig")
         mode = path.stat().st_mode
     except FileNotFoundError:
-        if given:
-            raise InvalidInput(
-                f"{PATH_VARIABLE} names {path}, which does not exist; create it with 'schemaless config add', or unset "
-                "the variable"
-            ) from None
         return Configuration(path, given)
     except OSError as problem:
         raise InvalidInput(f"configuration {path}: {problem.strerror}") from None

@@ -162,7 +162,11 @@ def test_a_bad_file_is_told_with_its_line_and_key(invoke, file, text, said):
 @pytest.mark.once
 def test_a_file_that_cannot_be_trusted_or_found_is_refused(invoke, file):
     """One that everybody may write to, one that is not there, and one that is no text."""
-    assert "names " + str(file) + ", which does not exist" in invoke("info").err
+    assert f"SCHEMALESS_CONFIG names {file}, which does not exist" in invoke("info").err
+    assert f"no file {file}, which SCHEMALESS_CONFIG names" in invoke("-d", "x", "info").err
+    shown = invoke("config", "show")
+    assert (shown.code, "SCHEMALESS_CONFIG, not there" in shown.out) == (0, True)
+    assert invoke("grants", "--role", "admin", "--name", "x", "--shards", 1, "--cluster", "mysql://h/").code == 0
     write(file, GOOD, 0o602)
     assert "is world-writable" in invoke("info").err
     file.chmod(0o600)
