@@ -136,8 +136,9 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
     # Once they are differences, there is nothing more to gain.
     if advice.history is not None and advice.history.as_deltas.mid < 0.95 * advice.history.now.mid:
         out().print(
-            f"- superseded versions are {share_text(advice.history.now)} of the bytes; as differences they would take "
-            f"{share_text(advice.history.as_deltas)}: {history_command(advice, advice.history.codec)}",
+            f"- {estimate_text(advice.history.versions, '{:,.1f}'.format)} versions per row; superseded ones are "
+            f"{share_text(advice.history.now)} of the bytes; as differences they would take "
+            f"{share_text(advice.history.as_deltas)}: {history_command(advice)}",
             soft_wrap=True,
         )
     if chosen is None:
@@ -184,8 +185,9 @@ def commands(advice: ColumnAdvice) -> list[str]:
     return lines
 
 
-def history_command(advice: ColumnAdvice, codec: Codec) -> str:
+def history_command(advice: ColumnAdvice) -> str:
     """Return the command that stores superseded versions as deltas."""
+    codec = advice.history_codec
     return f"schemaless migrate run --execute --column {advice.column_name} --history --to {_options(advice, codec)}"
 
 
@@ -271,9 +273,10 @@ def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
         "commands": commands(advice),
         "history": advice.history
         and {
+            "versions_per_row": estimate_json(advice.history.versions, digits=2),
             "superseded_share": estimate_json(advice.history.now, digits=5),
             "delta_share": estimate_json(advice.history.as_deltas, digits=5),
-            "command": history_command(advice, advice.history.codec),
+            "command": history_command(advice),
         },
     }
 

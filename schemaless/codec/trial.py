@@ -17,6 +17,7 @@ from schemaless.codec.envelope import (
     decode_body,
     describe_body,
     encode_body,
+    is_delta,
     is_enveloped,
     same_document,
 )
@@ -47,7 +48,8 @@ class Trial:
 
     Attributes:
         codec: the codec that was tried.
-        new_bytes: size of each body if written again, or None if it cannot be re-encoded.
+        new_bytes: size of each body if written again, or None if it cannot be re-encoded. Deltas count as they are if
+            a migration leaves them so.
         migrated_bytes: size of each body after a migration to the codec. A migration skips bodies that are already in
             the codec, at any level, and bodies that cannot be re-encoded.
         encode_s: time to encode all documents, in seconds of this thread's CPU time, so that other load does not count.
@@ -99,7 +101,7 @@ def try_codec(
             if keep:
                 trial.bodies.append(body)
             continue
-        trial.new_bytes.append(len(new))
+        trial.new_bytes.append(len(body) if done and is_delta(body) else len(new))
         trial.migrated_bytes.append(len(body) if done else len(new))
         if keep:
             trial.bodies.append(body if done else new)

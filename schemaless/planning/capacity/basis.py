@@ -20,7 +20,7 @@ from schemaless.planning.capacity.rebuilt import predicted
 from schemaless.planning.capacity.series import Series, daily, errors, weighted
 from schemaless.planning.capacity.steps import Burst, Rate, Step, rate, steps, usual_days
 from schemaless.planning.sampling.block_trial import MODEL_ERROR, widened
-from schemaless.planning.sampling.column_trials import CodecTrial
+from schemaless.planning.sampling.column_trials import HISTORY, CodecTrial, HistoryTrial
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose
 from schemaless.planning.sampling.sizing import PAGE_MODEL_ERROR
 from schemaless.schema.engines import INNODB
@@ -154,6 +154,7 @@ class Basis:
         series: Daily growth by cluster and column.
         disks: Forecast of each disk, in bytes of disk space.
         trials: Codec trials by column, without columns of which too few cells were sampled.
+        history: Trials with superseded versions as differences, of the columns that have such versions.
         engines: Effects of other storage engines by column and codec.
         files: Length of a cluster's files after a migration and a rebuild, by engine (None for the present one),
             cluster, and codec (None for bodies as they are stored now).
@@ -167,6 +168,7 @@ class Basis:
     series: tuple[Series, ...]
     disks: tuple[DiskForecast, ...]
     trials: tuple[CodecTrial, ...]
+    history: tuple[HistoryTrial, ...]
     engines: tuple[EngineEffect, ...]
     files: Mapping[tuple[str | None, str, str | None], Interval]
 
@@ -189,6 +191,7 @@ class Basis:
             series=tuple(daily(collected.measurements)),
             disks=(),
             trials=tuple(usable(trials.columns)),
+            history=trials.history,
             engines=tuple(effect for engine in trials.engines for effect in _engine_effects(engine, newest, weights)),
             files={
                 (engine, *key): size
@@ -214,6 +217,11 @@ class Basis:
     def too_few(self) -> list[str]:
         """Columns with too few sampled cells to evaluate codecs."""
         return sorted({trial.column_name for trial in self.measurement.trials.columns if not trial.carried})
+
+    def history_codec(self, codec: str | None) -> str | None:
+        """Return the codec to show differences with: the given one, the default, or None if nothing would change."""
+        tried = [trial.codec.removesuffix(HISTORY) for trial in self.history]
+        return next((name for name in (codec, DEFAULT.name) if name in tried), None)
 
     def cells_per_day(self, column_name: str) -> float:
         """Return the current number of new cells a day in a column."""
@@ -383,7 +391,7 @@ def _engine_effects(
             continue
         now /= sum(group.body_bytes.mid for group in groups)
         per_body = widened(tried.disk_per_body[column], error)
-        trials = [trial for trial in tried.columns if trial.column_name == column]
+        trials = [trial for trial in tried.every if trial.column_name == column]
         found.append(EngineEffect(column, engine, None, trials[0].sampled, now, per_body))
         found += [
             EngineEffect(column, engine, trial.codec, trial.sampled, now, per_body * trial.migrated_pages_share)

@@ -7,7 +7,7 @@ that were written, re-encoded or moved later.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,11 +21,17 @@ from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrial
 from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.planning.capacity.sql import select_superseded
 from schemaless.planning.sampling.column_trials import (
+    HISTORY,
     CellSample,
     CodecTrial,
+    ColumnTrial,
+    HistoryTrial,
+    Versions,
     layouts_in,
     sample_cells,
     try_codec,
+    try_history,
+    versions_of,
 )
 from schemaless.planning.sampling.page_model import MYROCKS
 from schemaless.planning.sampling.sampling import Bounds
@@ -69,14 +75,16 @@ def with_trials(
     try:
         cells = _cells(store, measurement, seed, engines)
         if cells is not None:
-            trials = replace(try_all(cells, listener), superseded=_superseded(store, cells))
+            found = {column: versions_of(store, cells, column) for column in cells.column_names()}
+            versions = {column: known for column, known in found.items() if known is not None}
+            trials = replace(_try_all(store, cells, versions, listener), superseded=_superseded(store, cells))
             choice = best_codec(usable(trials.columns), measurement)
             if codec is None and choice is not None and choice.chosen is not None:
                 codec = choice.chosen.name
             if codec is not None and is_small(measurement) and not cells.in_blocks:
                 listener(Step(f"trying {codec} on every cell"))
                 trials = replace(trials, files=whole_files(store, measurement, codec_named(codec), seed))
-            trials = replace(trials, engines=_try_engines(store, cells, engines, listener))
+            trials = replace(trials, engines=_try_engines(store, cells, versions, engines, listener))
             if not worth_trying(Codec(PACKED, NONE)):
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
@@ -84,30 +92,44 @@ def with_trials(
     return replace(measurement, trials=trials, notes=(*measurement.notes, *notes))
 
 
-def try_all(cells: CellSample, listener: Listener = ignore_events) -> CodecTrials:
-    """Try every codec on sampled cells of every column. Needs no server."""
+def _try_all(
+    store: Datastore, cells: CellSample, versions: Mapping[str, Versions], listener: Listener = ignore_events
+) -> CodecTrials:
+    """Try every codec on sampled cells of every column, and with deltas on those with ``versions``."""
     as_stored, now = _as_stored(cells), _lengths(cells)
     columns: list[CodecTrial] = []
+    history: list[HistoryTrial] = []
     units: dict[str | None, dict[str, Unit]] = {None: {}}
     for column, size in as_stored.disk_per_body.items():
         unit = _unit(cells, column, now[column], now[column], size, size)
         if unit is not None and cells.carries(column):
             units[None][column] = unit
-    for name in codec_names():
-        if not worth_trying(codec_named(name)):
+
+    def add_unit(trial: ColumnTrial) -> None:
+        lengths = [length for window in trial.migrated_bytes for length in window]
+        per_body = as_stored.disk_per_body.get(trial.column_name)
+        if per_body is not None:
+            per_body *= trial.migrated_pages_share
+        unit = _unit(cells, trial.column_name, lengths, now[trial.column_name], trial.migrated_share, per_body)
+        if unit is not None and trial.carried:
+            units.setdefault(trial.codec, {})[trial.column_name] = unit
+
+    for codec in map(codec_named, codec_names()):
+        if not worth_trying(codec):
             continue
-        listener(Step(f"trying {name}"))
+        listener(Step(f"trying {codec.name}"))
         for column in cells.column_names():
-            trial = try_codec(cells, column, codec_named(name))
+            trial = try_codec(cells, column, codec)
             columns.append(trial.kept())
-            lengths = [length for window in trial.migrated_bytes for length in window]
-            per_body = as_stored.disk_per_body.get(column)
-            if per_body is not None:
-                per_body *= trial.migrated_pages_share
-            unit = _unit(cells, column, lengths, now[column], trial.migrated_share, per_body)
-            if unit is not None and trial.carried:
-                units.setdefault(name, {})[column] = unit
-    return replace(as_stored, columns=tuple(columns), units=units)
+            add_unit(trial)
+            if codec.is_binary and versions:
+                # Without versions, a column becomes like any other in this codec.
+                made = trial
+                if column in versions:
+                    of_history, made = try_history(store, cells, column, codec, versions[column])
+                    history.append(of_history)
+                add_unit(replace(made, codec=codec.name + HISTORY))
+    return replace(as_stored, columns=tuple(columns), history=tuple(history), units=units)
 
 
 def _unit(
@@ -125,7 +147,11 @@ def _unit(
 
 
 def _try_engines(
-    store: Datastore, cells: CellSample, engines: Collection[str], listener: Listener
+    store: Datastore,
+    cells: CellSample,
+    versions: Mapping[str, Versions],
+    engines: Collection[str],
+    listener: Listener,
 ) -> dict[str, CodecTrials]:
     """Try every codec in each given storage engine, except one that all clusters already use."""
     present = {cluster.engine for cluster in internals_of(store).topology.clusters}
@@ -133,7 +159,8 @@ def _try_engines(
     for engine in sorted(engines):
         if present != {engine}:
             listener(Step(f"trying {ENGINES[engine].title}"))
-            found[engine] = try_all(replace(cells, layouts=layouts_in(store, cells.taken.windows, engine)), listener)
+            there = replace(cells, layouts=layouts_in(store, cells.taken.windows, engine))
+            found[engine] = _try_all(store, there, versions, listener)
     return found
 
 

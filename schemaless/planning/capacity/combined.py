@@ -72,6 +72,11 @@ def _joined_trials(measurements: Mapping[str, Measurement]) -> CodecTrials:
             for name, of_store in trials.items()
             for trial in of_store.columns
         ),
+        history=tuple(
+            replace(trial, column_name=qualified(name, trial.column_name))
+            for name, of_store in trials.items()
+            for trial in of_store.history
+        ),
         units={},
         disk_per_body={
             qualified(name, column): size

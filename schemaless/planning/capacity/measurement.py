@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hin
 
 from schemaless.base.numbers import LEVEL, Interval
 from schemaless.errors import InvalidInput
-from schemaless.planning.sampling.column_trials import CodecTrial
+from schemaless.planning.sampling.column_trials import CodecTrial, HistoryTrial
 from schemaless.planning.sampling.page_model import MYSQL, Content, Layout
 
 UNREADABLE: Final = "unreadable"
@@ -149,13 +149,15 @@ class CodecTrials:
 
     Attributes:
         columns: One trial for each codec and column.
-        units: Average cell after a migration, by codec and column; codec None keeps the present codecs.
+        units: Average cell after a migration, by codec (as its trial names it) and column; codec None keeps the present
+            codecs.
         disk_per_body: Bytes of a large file per body byte, by column, with a sampling interval.
         layout: Page layout of the servers.
         files: File lengths after a migration and a rebuild, by cluster and codec; empty unless every body was tried.
         superseded: Share of a column's bytes in versions that are superseded if this many versions are kept, by column
             and number of versions.
         engines: The same trials in other storage engines, by engine name, if any were requested.
+        history: One trial for each codec that has deltas and each column with superseded versions.
     """
 
     columns: tuple[CodecTrial, ...]
@@ -165,6 +167,12 @@ class CodecTrials:
     files: Mapping[tuple[str, str | None], Interval] = field(default_factory=dict)
     superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
     engines: Mapping[str, CodecTrials] = field(default_factory=dict)
+    history: tuple[HistoryTrial, ...] = ()
+
+    @property
+    def every(self) -> tuple[CodecTrial, ...]:
+        """The trials of whole bodies and those with deltas."""
+        return (*self.columns, *self.history)
 
 
 NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})

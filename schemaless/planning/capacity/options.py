@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.base.numbers import Interval, added, check_number, summed
-from schemaless.codec.registry import codec_names
+from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
+from schemaless.planning.sampling.column_trials import HISTORY
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, engine_named
 from schemaless.store.erasures.retention import Policy, parse_policy
@@ -63,6 +64,7 @@ class WhatIf:
         name: Name of the scenario, unique in a report.
         text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
+        history: True if superseded versions, old and new, are stored as differences; requires a codec that has them.
         engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, True if cells are re-encoded,
             are moved to another engine, or expire.
@@ -77,6 +79,7 @@ class WhatIf:
     name: str
     text: str | None = None
     codec: str | None = None
+    history: bool = False
     engine: str | None = None
     rebuilt: bool | None = None
     growth: float | Mapping[str, float] = 1.0
@@ -91,6 +94,10 @@ class WhatIf:
             raise InvalidInput("a scenario needs a name")
         if self.codec is not None and self.codec not in codec_names():
             raise InvalidInput(f"{where}: no codec is called {self.codec!r}; use one of {', '.join(codec_names())}")
+        if self.history and (self.codec is None or not codec_named(self.codec).is_binary):
+            raise InvalidInput(
+                f"{where}: history = true needs a codec that has differences, such as codec = {DEFAULT.name!r}"
+            )
         try:
             self.policies  # noqa: B018 - reading them checks them
             if self.engine is not None:
@@ -106,6 +113,11 @@ class WhatIf:
         if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
             raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
         _check_amounts(self, ("price_per_tb", "lead_days"), f"{where}: ")
+
+    @property
+    def trial(self) -> str | None:
+        """The codec as its trial names it; None if cells stay as they are."""
+        return f"{self.codec}{HISTORY}" if self.history else self.codec
 
     @property
     def growth_by_datastore(self) -> Mapping[str, float]:
@@ -142,7 +154,7 @@ class WhatIf:
         )
         changes = {
             "growth": growth,
-            "codec": self.codec or "",
+            "codec": self.trial or "",
             "engine": "" if self.engine is None else ENGINES[self.engine].title,
             "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
             "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),

@@ -178,7 +178,7 @@ def assemble_report(
     outlooks = scenarios(basis, codec)
     total = basis.forecast_total()
     growth = GrowthOfAll.of(basis, total, outlooks[0])
-    asked = {(change.engine, codec) for change in options.what_ifs for codec in (None, change.codec)}
+    asked = {(change.engine, codec) for change in options.what_ifs for codec in (None, change.trial)}
     shown = tuple(effect for effect in basis.engines if (effect.engine, effect.codec) in asked)
     inherited = {part.name: getattr(basis, part.name) for part in fields(basis)}
     report = CapacityReport(

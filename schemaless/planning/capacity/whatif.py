@@ -26,6 +26,7 @@ from schemaless.planning.capacity.disks import Disk
 from schemaless.planning.capacity.expiry import Expiring, Stored, expiring
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.planning.capacity.options import NOTHING, WhatIf
+from schemaless.planning.sampling.column_trials import HISTORY
 from schemaless.schema.engines import ENGINES
 
 _GROWTH_FACTORS: Final = (2, 10)
@@ -84,7 +85,7 @@ class Scenario:
     Attributes:
         name: Short and stable: ``now``, ``rebuilt``, ``msgpack+zlib``, ``growth x2``, ...
         text: Description for people.
-        codec: The codec that all cells are re-encoded to, or None.
+        codec: The codec that all cells are re-encoded to, as its trial names it, or None.
         disks: One outlook per disk.
         file_bytes: Total length of the files at the start, counting one copy, or None if unknown.
         disk_file_bytes: The same by disk name.
@@ -157,6 +158,10 @@ def _built_in(basis: Basis, codec: str | None) -> list[WhatIf]:
     changes += [
         WhatIf(name=name, text="All cells re-encoded to this codec, tables rebuilt.", codec=name) for name in codecs
     ]
+    in_history = basis.history_codec(codec)
+    if in_history is not None:
+        text = f"All cells re-encoded to {in_history}, superseded versions as differences, tables rebuilt."
+        changes.append(WhatIf(name=f"{in_history}{HISTORY}", text=text, codec=in_history, history=True))
     if codec is not None:
         text = f"All cells re-encoded to {codec}; files keep their length, and new cells need less space."
         changes.append(WhatIf(name=f"{codec}, not rebuilt", text=text, codec=codec, rebuilt=False))
@@ -195,18 +200,25 @@ class _State:
 
 def _reencode(basis: Basis, change: WhatIf, state: _State) -> _State:
     """Apply ``codec`` and ``engine``."""
-    return replace(state, shares={key: _share(basis, *key, change.engine, change.codec) for key in state.shares})
+    return replace(state, shares={key: _share(basis, *key, change.engine, change.trial) for key in state.shares})
 
 
 def _share(basis: Basis, cluster: str, column: str, engine: str | None, codec: str | None) -> Interval:
     """Return the disk space of a column in a cluster after a change, relative to now; 1 if it is unknown."""
     if basis.converts(cluster, engine):
-        wanted = (engine, codec, column)
-        there = [each.per_body for each in basis.engines if (each.engine, each.codec, each.column_name) == wanted]
+        in_engine = {
+            each.codec: each.per_body for each in basis.engines if (each.engine, each.column_name) == (engine, column)
+        }
         weight = basis.weights.get((cluster, column))
-        return there[0].times(1 / weight) if there and weight else Interval.of(1.0)
-    tried = [each.pages_share for each in basis.trials if (each.codec, each.column_name) == (codec, column)]
-    return tried[0] if tried else Interval.of(1.0)
+        found = next((in_engine[name] for name in _names(codec) if name in in_engine), None)
+        return found.times(1 / weight) if found is not None and weight else Interval.of(1.0)
+    tried = {each.codec: each.pages_share for each in (*basis.trials, *basis.history) if each.column_name == column}
+    return next((tried[name] for name in _names(codec) if name is not None and name in tried), Interval.of(1.0))
+
+
+def _names(codec: str | None) -> list[str | None]:
+    """Return the names of the trials to look for: without superseded versions, differences were not tried."""
+    return [codec] if codec is None else list(dict.fromkeys((codec, codec.removesuffix(HISTORY))))
 
 
 def _grow(basis: Basis, change: WhatIf, state: _State) -> _State:
@@ -230,14 +242,16 @@ def _rebuild(basis: Basis, change: WhatIf, state: _State) -> _State:
     if state.file_bytes is None or not change.rebuilds:
         return state
     now = basis.bytes_per_day(state.disk)
-    shrinks = mean({key: _share(basis, *key, None, change.codec) for key in now}, now).mid <= 1
+    shrinks = mean({key: _share(basis, *key, None, change.trial) for key in now}, now).mid <= 1
     sizes = []
     for space in (space for space in basis.measurement.clusters if space.cluster in state.disk.clusters):
         converted = basis.converts(space.cluster, change.engine)
         if change.codec is None and not converted:
             size = space.rebuilt_bytes
         else:
-            size = basis.files.get((change.engine if converted else None, space.cluster, change.codec))
+            engine = change.engine if converted else None
+            keys = ((engine, space.cluster, name) for name in _names(change.trial))
+            size = next((basis.files[key] for key in keys if key in basis.files), None)
         if size is None:
             return replace(state, file_bytes=None)
         if shrinks and not converted and space.file_bytes is not None and space.file_bytes_measured:
@@ -258,7 +272,7 @@ def _expire(basis: Basis, change: WhatIf, state: _State) -> _State:
 def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expiring:
     clusters = state.disk.clusters
     now = basis.bytes_per_day(state.disk)
-    shares = {name: _share(basis, name, column, change.engine, change.codec).mid for name in clusters}
+    shares = {name: _share(basis, name, column, change.engine, change.trial).mid for name in clusters}
     past: dict[datetime.date, float] = {}
     for series in basis.series:
         if series.cluster in clusters and series.column_name == column:
@@ -306,7 +320,7 @@ def _scenario(basis: Basis, change: WhatIf) -> Scenario:
                 free = Interval(room - files.high, room - files.mid, room - files.low)
         outlooks.append(_outlook(basis, entry, free, state.times, state.expiries))
     known = change.total(sizes.values()) if sizes and len(sizes) == len(basis.disks) else None
-    return Scenario(change.name, change.description, change.codec, tuple(outlooks), known, sizes)
+    return Scenario(change.name, change.description, change.trial, tuple(outlooks), known, sizes)
 
 
 def _outlook(

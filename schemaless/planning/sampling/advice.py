@@ -31,6 +31,7 @@ from schemaless.planning.sampling.column_trials import (
     sample_cells,
     try_codec,
     try_history,
+    versions_of,
 )
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.planning.sampling.sampling import Bounds
@@ -105,6 +106,12 @@ class ColumnAdvice:
     def chosen(self) -> Candidate | None:
         """The recommended candidate; None if no rewrite is worthwhile."""
         return None if self.choice is None else self.choice.chosen
+
+    @property
+    def history_codec(self) -> Codec:
+        """The codec that ``history`` was tried with: the recommended or the present one, or the default."""
+        codec = self.setting if self.chosen is None else self.chosen.codec
+        return codec if codec.is_binary else DEFAULT
 
     @property
     def default(self) -> Candidate | None:
@@ -234,28 +241,27 @@ def _advise(
         notes += _notes(compared, candidates, default, trainings)
     if choice is not None and choice.chosen is not None and choice.chosen.codec.serializer is PACKED:
         notes.append(NEEDS_NATIVE)
-    setting = store.codec_for(column_name)
-    history = None
-    if cells.carries(column_name):
-        listener(Step(f"trying differences on {column_name}"))
-        codec = choice.chosen.codec if choice is not None and choice.chosen is not None else setting
-        history = try_history(store, cells, column_name, codec if codec.is_binary else DEFAULT)
-    return ColumnAdvice(
+    advice = ColumnAdvice(
         column_name=column_name,
         cells=cells.taken.count(("cells", column_name)),
         stored=_stored(cells, column_name),
         body_bytes=body_bytes,
         allocated_bytes=allocated_bytes,
         present_bytes=None,
-        setting=setting,
+        setting=store.codec_for(column_name),
         candidates=candidates,
         choice=choice,
-        history=history,
+        history=None,
         notes=notes,
         seed=cells.taken.seed,
         compared=count,
         whole=whole,
     )
+    listener(Step(f"trying differences on {column_name}"))
+    versions = versions_of(store, cells, column_name)
+    if versions is None:
+        return advice
+    return replace(advice, history=try_history(store, cells, column_name, advice.history_codec, versions)[0])
 
 
 def _is_tried(serializer: type[Serializer]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -16,18 +15,19 @@ from typing import Final, TypeVar
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import Interval
+from schemaless.base.parts import parts
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import is_erased
-from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
-from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.planning.sampling.block_trial import stored_bytes, widened
 from schemaless.planning.sampling.page_model import MYROCKS, PAGE_BYTES, Layout, Packer, lsm_entry_bytes
 from schemaless.planning.sampling.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
+from schemaless.planning.sampling.sql import count_versions
 from schemaless.planning.sampling.table_sizes import layout_of
 from schemaless.schema.engines import ROCKSDB
 from schemaless.store.cells.paging import PageSize
+from schemaless.store.cells.reading import Place
 from schemaless.store.datastore import Datastore
 from schemaless.store.history import History, next_versions
 from schemaless.store.internals import internals_of
@@ -261,9 +261,14 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         column_name: name of the column.
         codec: the codec; its compression level is used.
     """
+    bodies = [cell.body for cell in cells.of_column(column_name)]
+    tried = trial.try_codec(bodies, codec, dictionaries=cells.dictionaries, keep=cells.in_blocks)
+    return _column_trial(cells, column_name, codec, tried)
+
+
+def _column_trial(cells: CellSample, column_name: str, codec: Codec, tried: trial.Trial) -> ColumnTrial:
     members = cells.by_window(column_name)
     bodies = [cell.body for window in members for cell in window]
-    tried = trial.try_codec(bodies, codec, dictionaries=cells.dictionaries, keep=cells.in_blocks)
     lengths = [len(body) if length is None else length for length, body in zip(tried.new_bytes, bodies, strict=True)]
     new, migrated = _windows(members, lengths), _windows(members, tried.migrated_bytes)
     before, now = _sums(members), cells.taken.estimate(cells.space(column_name, members)).mid
@@ -299,51 +304,124 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     )
 
 
+HISTORY: Final = ", history"
+"""Follows the name of a codec in which superseded versions are stored as deltas."""
+
+_MOST_VERSIONS: Final = 10_000
+"""Number of versions of a row and column above which they are not counted any further."""
+
+_PAIRS_PER_SELECT: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
-class HistoryTrial:
-    """Bytes of a column's superseded versions, which have a higher one that was not erased, over all its body bytes.
+class Versions:
+    """Versions of the sampled rows of a column.
 
     Attributes:
-        codec: target codec of the migration.
-        now: as they are.
-        as_deltas: after a migration with ``history``; both relative to the body bytes now.
+        following: ref_key of the next higher version that was not erased, of the cells that have one, by window.
+        per_row: average number of versions of a row, erased ones included.
     """
 
-    codec: Codec
+    following: list[dict[Place, int]]
+    per_row: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryTrial(CodecTrial):
+    """A trial of a codec in which superseded versions, those with a higher one that was not erased, become deltas.
+
+    ``codec`` is followed by ``HISTORY``. The times are those of whole bodies.
+
+    Attributes:
+        versions: average number of versions of a row.
+        now: body bytes of superseded versions, relative to all body bytes of the column.
+        as_deltas: the same after a migration with ``history``, relative to all body bytes now.
+    """
+
+    versions: Interval
     now: Interval
     as_deltas: Interval
 
 
-def try_history(store: Datastore, cells: CellSample, column_name: str, codec: Codec) -> HistoryTrial | None:
-    """Predict the effect of deltas on a column; None if no sampled cell of it has a higher version.
+def versions_of(store: Datastore, cells: CellSample, column_name: str) -> Versions | None:
+    """Read which sampled cells of a column have a higher version; None if none has, or there are too few cells.
+
+    A row is sampled with each of its cells, so it is weighted by the inverse of its number of versions.
+
+    Args:
+        store: the datastore.
+        cells: result of ``sample_cells`` with cells of this column.
+        column_name: name of the column.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    if not cells.carries(column_name):
+        return None
+    shards = internals_of(store).shards
+    following: list[dict[Place, int]] = []
+    rows: list[float] = []
+    counts: list[float] = []
+    for window, sampled in zip(cells.taken.windows, cells.by_window(column_name), strict=True):
+        places = [(cell.row_key, cell.column_name, cell.ref_key) for cell in sampled]
+        following.append(next_versions(internals_of(store), window.shard, places))
+        pairs = Counter(place[:2] for place in places)
+        weights = 0.0
+        for part in parts(list(pairs), _PAIRS_PER_SELECT):
+            statement = count_versions(shards.database(window.shard), part, _MOST_VERSIONS)
+            for position, versions in shards.rows(window.shard, statement):
+                weights += pairs[part[int(position)]] / max(1, int(versions))
+        rows.append(weights)
+        counts.append(float(len(places)))
+    per_row = cells.taken.ratio_of(counts, rows)
+    if per_row is None or not any(following):
+        return None
+    return Versions(following, replace(per_row, low=max(1.0, per_row.low)))
+
+
+def try_history(
+    store: Datastore, cells: CellSample, column_name: str, codec: Codec, versions: Versions
+) -> tuple[HistoryTrial, ColumnTrial]:
+    """Predict the effect of a migration with ``history`` on a column; return it with the trial that it is based on.
 
     Args:
         store: the datastore, from which the next higher versions are read.
         cells: result of ``sample_cells`` with cells of this column.
         column_name: name of the column.
         codec: target codec of the migration, with a serializer that has deltas; its dictionary is not used.
+        versions: result of ``versions_of``.
 
     Raises:
         ServerError: a server cannot be reached.
     """
-    internals = internals_of(store)
     members = cells.by_window(column_name)
     # The catalog may not have its dictionary yet.
     plain = replace(codec, dictionary=None)
-    now, then = [], []
-    for window, sampled in zip(cells.taken.windows, members, strict=True):
-        bodies = {(cell.row_key, cell.column_name, cell.ref_key): cell.body for cell in sampled}
-        following = next_versions(internals, window.shard, bodies)
-        whole = {place: bodies[place] for place in following}
-        for place, body in whole.items():
-            with suppress(CorruptBody, BodyTooLarge, VerificationFailed):
-                whole[place] = recode(body, plain, dictionaries=cells.dictionaries).body
-        deltas = History(internals, window.shard, plain, whole, following).deltas()
-        now.append(float(sum(len(bodies[place]) for place in whole)))
-        then.append(float(sum(len(deltas[place][0] if place in deltas else body) for place, body in whole.items())))
+    tried = trial.try_codec(
+        (cell.body for window in members for cell in window), plain, dictionaries=cells.dictionaries, keep=True
+    )
+    position = 0
+    now: list[float] = []
+    then: list[float] = []
+    for window, sampled, following in zip(cells.taken.windows, members, versions.following, strict=True):
+        places = [(cell.row_key, cell.column_name, cell.ref_key) for cell in sampled]
+        whole = dict(zip(places, tried.bodies[position:], strict=False))
+        deltas = History(internals_of(store), window.shard, plain, whole, following).deltas()
+        now.append(0.0)
+        then.append(0.0)
+        for cell, place in zip(sampled, places, strict=True):
+            if place in deltas:
+                tried.bodies[position] = deltas[place][0]
+                tried.new_bytes[position] = tried.migrated_bytes[position] = len(deltas[place][0])
+            if place in following:
+                now[-1] += len(cell.body)
+                then[-1] += tried.migrated_bytes[position]
+            position += 1
     shares = (cells.taken.ratio_of(sizes, _sums(members)) for sizes in (now, then))
     now_share, then_share = (Interval.of(0.0) if share is None else share for share in shares)
-    return HistoryTrial(codec, now_share, then_share) if any(now) else None
+    made = replace(_column_trial(cells, column_name, plain, tried), codec=codec.name + HISTORY)
+    kept = {part.name: getattr(made, part.name) for part in fields(CodecTrial)}
+    return HistoryTrial(**kept, versions=versions.per_row, now=now_share, as_deltas=then_share), made
 
 
 def _windows(members: Sequence[Sequence[SampledCell]], values: Sequence[T]) -> list[list[T]]:

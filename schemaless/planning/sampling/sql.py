@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.wire.sql.parts import by_id, cell_table, id_range, texts
+from schemaless.wire.sql.parts import by_id, by_key, cell_table, id_range, texts
 
 
 def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
@@ -27,6 +27,15 @@ def select_lengths(database: str, after: int, up_to: int) -> bytes:
     return b"SELECT column_name, LENGTH(body) FROM %b WHERE %b ORDER BY added_id" % (
         by_id(database),
         id_range(after, up_to),
+    )
+
+
+def count_versions(database: str, pairs: Sequence[tuple[bytes, str]], most: int) -> bytes:
+    """Select the number of versions, up to ``most``, of each ``(row_key, column_name)``, after its position."""
+    return b" UNION ALL ".join(
+        b"(SELECT %d, COUNT(*) FROM (SELECT ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' LIMIT %d) AS v)"
+        % (position, by_key(database), row_key.hex().encode(), column_name.encode(), most)
+        for position, (row_key, column_name) in enumerate(pairs)
     )
 
 

@@ -77,7 +77,16 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
                 "encode_cpu_s_per_day": trial.encode_s * report.cells_per_day(trial.column_name),
                 "decode_cpu_s_per_day": trial.decode_s * report.cells_per_day(trial.column_name),
             }
-            for trial in report.trials
+            for trial in (*report.trials, *report.history)
+        ],
+        "versions": [
+            {
+                **_facts(trial, "column_name", "codec"),
+                "versions_per_row": _plain(trial.versions, 2),
+                "superseded_share": _plain(trial.now, 5),
+                "delta_share": _plain(trial.as_deltas, 5),
+            }
+            for trial in report.history
         ],
         "engines": [
             {
@@ -183,7 +192,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "text": change.description,
         "changes": {
             "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
-            **facts(change, "codec", "engine", "copies", "price_per_tb", "lead_days"),
+            **facts(change, "codec", "history", "engine", "copies", "price_per_tb", "lead_days"),
             "rebuilt": change.rebuilds,
         },
         "first_full": comparison.full and _level_json(comparison.full),

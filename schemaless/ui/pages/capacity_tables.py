@@ -74,6 +74,7 @@ def tables(report: CapacityReport) -> list[Table]:
         _coming(report),
         _stored(report),
         _codecs(report),
+        _versions(report),
         _engines(report),
         _clusters(report),
         _cluster_skew(report),
@@ -120,7 +121,7 @@ def _side_by_side(report: CapacityReport) -> Table:
 
     rows = [
         row("growth", lambda each: each.change.changes.get("growth", "x1")),
-        row("codec", lambda each: each.change.codec or "as now"),
+        row("codec", lambda each: each.change.trial or "as now"),
         row("storage engine", lambda each: each.change.changes.get("engine", "as now")),
         row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
         row("copies", lambda each: str(each.change.copies or "as now")),
@@ -453,12 +454,32 @@ def _codecs(report: CapacityReport) -> Table:
                 for each in (trial.encode_s, trial.decode_s)
             ),
         }
-        for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.pages_share.mid))
+        for trial in sorted(
+            (*report.trials, *report.history), key=lambda trial: (trial.column_name, trial.pages_share.mid)
+        )
     ]
     note = "CPU a day: to write the current number of new cells per day, and to read them once."
     if report.choice is not None:
         note += f" Over all columns, {report.choice.knee_text}."
     return Table.of("Codecs tried on sampled cells", rows, 2, note)
+
+
+def _versions(report: CapacityReport) -> Table:
+    rows = [
+        {
+            "column": trial.column_name,
+            "versions per row": estimate_text(trial.versions, "{:,.1f}".format),
+            "superseded": share_text(trial.now),
+            "as differences": share_text(trial.as_deltas),
+            "codec": trial.codec,
+        }
+        for trial in sorted(report.history, key=lambda trial: (trial.column_name, trial.codec))
+    ]
+    note = (
+        "Body bytes of versions that have a higher one, now and stored as differences from it, relative to all body "
+        "bytes of the column now. Erased versions count as versions."
+    )
+    return Table.of("Versions", rows, 1, note, last_text=True)
 
 
 def _engines(report: CapacityReport) -> Table:

@@ -8,18 +8,31 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import schemaless
-from schemaless import Datastore, NewCell
+from schemaless import Datastore, InvalidInput, NewCell
+from schemaless.ops.migrate import rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.planning.capacity.reporting import collect
+from schemaless.planning.capacity.codec_trials import TRIAL_BOUNDS
+from schemaless.planning.capacity.measure import measure
+from schemaless.planning.capacity.options import Asked, WhatIf
+from schemaless.planning.capacity.reporting import collect, make
+from schemaless.planning.sampling.column_trials import sample_cells, versions_of
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
+from schemaless.ui.pages.capacity_json import report_json
+from schemaless.ui.pages.capacity_tables import tables
 
 
 @pytest.fixture
 def admin(admin_url: str) -> Iterator[Datastore]:
     with schemaless.connect(admin_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def move_store(move_url: str) -> Iterator[Datastore]:
+    with schemaless.connect(move_url) as opened:
         yield opened
 
 
@@ -81,3 +94,58 @@ def test_deltas_are_measured_as_a_codec_of_their_own(
     assert groups["msgpack+delta"].cells.mid > 30
     assert groups["msgpack+delta"].json_bytes.mid > 10 * groups["msgpack+delta"].body_bytes.mid
     assert not any("decoded" in note for note in measured.notes)
+
+
+def test_a_report_predicts_what_differences_bring(
+    fresh_store: Datastore, migrate_store: Datastore, move_store: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
+    """Bodies, files and the growth of a scenario with ``history``, compared with a migration and a rebuild."""
+    fields = [f"field {n}" for n in range(400)]
+    for _ in range(100):
+        row, count = new_row(), 1 + len(fields) % 17
+        cells = [NewCell(row, "LOG", n, {"id": str(row), "n": n, "fields": fields}) for n in range(count)]
+        fresh_store.put_cells([*cells, NewCell(row, "ONCE", 1, {"id": str(row)})])
+        fields.append(f"{len(fields)}th field")
+    options = Asked(codec="msgpack+zlib", what_ifs=(WhatIf(name="differences", codec="msgpack+zlib", history=True),))
+    report = make(move_store, options)
+    trial = next(each for each in report.history if each.codec == "msgpack+zlib, history")
+    scenario = next(each for each in report.scenarios if each.name == "differences")
+    measured = report.measurement
+    assert [each.name for each in report.scenarios].count("msgpack+zlib, history") == 1
+    assert trial.column_name == "LOG"
+    cells = sum(group.cells.mid for group in measured.groups if group.column_name == "LOG")
+    assert trial.versions.mid == pytest.approx(cells / 100, rel=0.4)
+    shown = {table.title: table for table in tables(report)}
+    assert shown["Versions"].rows[0][0] == "LOG"
+    assert ["codec", "as now", "msgpack+zlib, history"] in shown["Scenarios side by side"].rows or not report.disks
+    assert report_json(report)["versions"][0]["superseded_share"]["mid"] == round(trial.now.mid, 5)
+
+    before = sum(group.body_bytes.mid for group in measured.groups if group.column_name == "LOG")
+    migrate.run(migrate_store, MigrateSpec(history=True))
+    rebuild.run(move_store)
+    after = measure(move_store)
+    stored = sum(group.body_bytes.mid for group in after.groups if group.column_name == "LOG")
+    assert trial.share.low * 0.9 <= stored / before <= trial.share.high * 1.1
+    assert scenario.file_bytes is not None
+    assert scenario.file_bytes.low <= sum(space.file_bytes or 0 for space in after.clusters) <= scenario.file_bytes.high
+    again = next(each for each in after.trials.history if each.codec == trial.codec)
+    assert again.as_deltas.mid == pytest.approx(again.now.mid, rel=0.05)  # There is nothing more to gain.
+    assert again.share.mid == pytest.approx(1, rel=0.05)
+
+
+def test_rows_with_many_versions_do_not_count_more_than_others(
+    fresh_store: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
+    """Their cells are sampled more often: an average over cells would give 64 versions per row, not 4.5."""
+    many = [NewCell(row, "LOG", n, {"n": n}) for row in (new_row() for _ in range(20)) for n in range(64)]
+    few = [NewCell(new_row(), "LOG", 1, {"n": 1}) for _ in range(340)]
+    fresh_store.put_cells(many + few)
+    versions = versions_of(fresh_store, sample_cells(fresh_store, seed=1, bounds=TRIAL_BOUNDS), "LOG")
+    assert versions is not None
+    assert versions.per_row.low <= 4.5 <= versions.per_row.high < 20
+
+
+def test_a_scenario_with_differences_needs_a_codec_that_has_them() -> None:
+    for codec in (None, "json+zlib"):
+        with pytest.raises(InvalidInput, match="history = true needs a codec that has differences"):
+            WhatIf(name="a", codec=codec, history=True)
