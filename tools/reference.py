@@ -151,7 +151,7 @@ def alias(name: str) -> str:
 def name_of(name: str, module: Any = schemaless) -> Iterator[str]:
     """Yield the section about a public name that is not an exception."""
     value = getattr(module, name)
-    yield f"### {'aio.' if module is schemaless.aio and name == 'connect' else ''}{name}\n"
+    yield f"### {'aio.' if module is schemaless.aio and name in schemaless.__all__ else ''}{name}\n"
     if inspect.isfunction(value):
         yield signature(name, value)
         yield from described(value.__doc__ or "")
@@ -202,7 +202,7 @@ def api() -> str:
         "[The guide](../asyncio.md) shows how to use these names. The method of the same name in `Datastore` describes",
         "arguments and exceptions.\n",
     ]
-    for name in ("connect", "AsyncDatastore", "AsyncColumn", "AsyncIndex"):
+    for name in ("connect", "AsyncDatastore", "AsyncColumn", "AsyncIndex", "catch_up", "finish_erasure"):
         lines += name_of(name, schemaless.aio)
     lines += ["## Exceptions\n", *exceptions()]
     return "\n".join(lines).rstrip() + "\n"

@@ -8,7 +8,21 @@
 Needs the extra ``[async]``.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from schemaless.aio.datastore import AsyncColumn, AsyncDatastore, AsyncIndex
 from schemaless.aio.opening import connect
 
-__all__ = ["AsyncColumn", "AsyncDatastore", "AsyncIndex", "connect"]
+if TYPE_CHECKING:
+    from schemaless.ops.coroutines import catch_up, finish_erasure
+
+__all__ = ["AsyncColumn", "AsyncDatastore", "AsyncIndex", "catch_up", "connect", "finish_erasure"]
+
+if not TYPE_CHECKING:  # with __getattr__, type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'schemaless.aio' has no attribute {name!r}")
+        # Imported on first use: these names are built on packages above this one.
+        return getattr(import_module("schemaless.ops.coroutines"), name)

@@ -591,7 +591,8 @@ class Datastore:
             schemaless.finish_erasure(store, erasure.number)
 
         Args:
-            keys: row_keys, and tuples of a row_key, a column and a version, of which the last ones may be missing.
+            keys: row_keys, and tuples of a row_key, a column and a version, of which the last ones may be missing; at
+                least one, because a query that finds nothing would otherwise look like an erasure.
             reason: code for the ledger, as in ``erase``.
             requested_by: who asked for it, as in ``erase``.
             must_exist: refuse keys without cells, as in ``erase``.

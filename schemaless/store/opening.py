@@ -11,7 +11,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
 from schemaless.errors import InvalidInput
 from schemaless.store.cells.column_codecs import ColumnSetting, settings
 from schemaless.store.datastore import Datastore
-from schemaless.store.internals import Internals, internals_of
+from schemaless.store.internals import Internals, Opened, internals_of
 from schemaless.topology.catalog import find_catalog, read_ready
 from schemaless.topology.configuration import URL_VARIABLE, configured, datastore_url
 from schemaless.topology.model import Cluster, Topology
@@ -164,8 +164,8 @@ def _has(cluster: Cluster, address: Node) -> bool:
     return any(node.having("primary") == address for node in cluster.nodes)
 
 
-def opening_of(store: Datastore) -> Opening:
-    """Return what another process needs to open the same datastore without reading its topology from the catalog."""
+def opening_of(store: Opened) -> Opening:
+    """Return what another process or thread needs to open the datastore without reading the topology again."""
     internals = internals_of(store)
     options = internals.shards.pools.options
     return Opening(internals.url, options, internals.limits, internals.topology, internals.allow_nan)

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import schemaless
 import schemaless.aio
-from schemaless import NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop
+from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, WrongEventLoop
 from schemaless.aio.bridge import Bridge, wait
 from schemaless.aio.slots import AsyncSlots
 from schemaless.monitoring import telemetry
@@ -462,3 +462,60 @@ def test_spans_are_children_of_the_tasks_own(fresh_url: str, new_row: Callable[[
     assert calls == Counter({(f"request {number}", name): 1 for number in range(5) for name in names}) + Counter(
         {("request 5", names[0]): 1}
     )
+
+
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_catch_up_cancelled_in_a_call_completes_and_records_it(follow_url: str, fresh_store: Any, new_row: Any) -> None:
+    """The next one continues after it, with a synchronous datastore for the functions in a thread of their own."""
+    entered, release = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def note_each(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        assert call.store.get_cell(*cell.key) == cell
+        seen.append(cell.body)
+        entered.set()
+        release.wait(30)
+
+    row = new_row()
+    for number in range(3):
+        fresh_store.put_cell(row, "BASE", number, number)
+
+    async def main() -> tuple[list[int], list[bool]]:
+        async with await schemaless.aio.connect(follow_url) as store:
+            task = asyncio.create_task(schemaless.aio.catch_up(store, note_each))
+            await asyncio.to_thread(entered.wait, 30)
+            task.cancel()
+            asyncio.get_running_loop().call_later(0.05, release.set)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            cancelled = list(seen)
+            return cancelled, [await schemaless.aio.catch_up(store, note_each) for _ in range(2)]
+
+    assert asyncio.run(main()) == ([0], [True, False])
+    assert seen == [0, 1, 2]
+
+
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_an_erasure_is_finished_after_a_cancellation(erase_url: str, fresh_store: Any, new_row: Any) -> None:
+    """Whatever the thread had begun, the next call completes it."""
+    rows = [new_row() for _ in range(8)]
+    for row in rows:
+        fresh_store.put_cell(row, "BASE", 1, "secret")
+
+    async def main() -> schemaless.ErasureStatus:
+        async with await schemaless.aio.connect(erase_url) as store:
+            number = (await store.erase_many(rows, reason="gdpr")).number
+            task = asyncio.create_task(schemaless.aio.finish_erasure(store, number))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(InvalidInput, match="expected an AsyncDatastore"):
+                await schemaless.aio.finish_erasure(fresh_store, number)
+            return await schemaless.aio.finish_erasure(store, number)
+
+    finished = asyncio.run(main())
+    assert (finished.state, finished.cells) == ("acknowledged", len(rows))

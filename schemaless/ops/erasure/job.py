@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Unpack
 
+from schemaless.base.events import Listener, ignore_events
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.errors import ArchiveFailed, InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
@@ -208,10 +209,18 @@ def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Pa
         ArchiveFailed: a file was left as it is, because it cannot be written or its migration has not ended.
         ServerError: a server failed; the work done is kept.
     """
-    run(check_datastore(store), ErasureSpec(number))
+    return finish(check_datastore(store), number, archives)
+
+
+def finish(
+    store: Datastore, number: int, archives: Iterable[str | Path], listener: Listener = ignore_events
+) -> ErasureStatus:
+    """Do what ``finish_erasure`` does; ``listener`` receives the events of the job and of the archives."""
+    run(store, ErasureSpec(number), listener=listener)
     known = [Path(folder) for folder in archive_folders(store)]
     folders = [Path(folder) for folder in archives] + [folder for folder in known if folder.is_dir()]
-    left = [file for file in erase_from_archives(store, folders, execute=True) if file.skipped] if folders else []
+    files = erase_from_archives(store, folders, execute=True, listener=listener) if folders else []
+    left = [file for file in files if file.skipped]
     if left:
         reasons = "; ".join(f"{file.path}: {file.skipped}" for file in left)
         raise ArchiveFailed(

@@ -28,6 +28,16 @@ class ErasureStatus:
     waiting: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
+    def number(self) -> int:
+        """Number of the erasure."""
+        return self.entry.number
+
+    @property
+    def cells(self) -> int:
+        """Number of erased cells; their copies are not counted."""
+        return self.entry.cells
+
+    @property
     def state(self) -> str:
         """State of the erasure: intended, executed, acknowledged or verified."""
         entry = self.entry

@@ -709,3 +709,22 @@ def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_sto
 
     assert [rest, *(schemaless.catch_up(follow_store, noted) for _ in range(2))] == [True, True, False]
     assert seen == [(number, threading.get_ident()) for number in range(7)]
+
+
+def test_catch_up_follows_what_triggers_write_for_one_another(follow_store, fresh_store, put):
+    """In one call, whatever the order of the triggers; one that feeds itself does not keep it from returning."""
+    wrote: list[str] = []
+
+    def copying(source: str, to: str) -> schemaless.Trigger:
+        def copy(cell: schemaless.Cell, call: schemaless.Call) -> None:
+            fresh_store.append_cell(cell.row_key, to, cell.body)
+            wrote.append(to)
+
+        return schemaless.trigger(column=source, start="beginning", name=f"{source}-{to}")(copy)
+
+    put(1)
+    chain = [copying("C", "D"), copying("B", "C"), copying("BASE", "B")]
+    handled = [schemaless.catch_up(follow_store, *chain) for _ in range(2)]
+
+    assert (handled, wrote) == ([True, False], ["B", "C", "D"])
+    assert schemaless.catch_up(follow_store, copying("D", "D")) is True
