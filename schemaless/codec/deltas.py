@@ -10,8 +10,8 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import zstandard
@@ -219,12 +219,24 @@ class Versions:
     def body(self, version: Version) -> ChainedBody:
         """Return the body of one of the deltas, which ``decode_body`` and ``unseal`` accept like a whole one."""
         body = ChainedBody(self._bodies[version])
-        body.unseal = partial(self._unseal, version)
+        body.unseal = _Unseal(self, version)
         return body
 
-    def _unseal(
+    def chain_of(self, version: Version) -> dict[Version, bytes]:
+        """Return the bodies of a version and of those that it depends on, as far as they exist."""
+        cells, ref_key = version
+        chain: dict[Version, bytes] = {}
+        while (cells, ref_key) in self._bodies and (cells, ref_key) not in chain:
+            body = bytes(self._bodies[cells, ref_key])
+            chain[cells, ref_key] = body
+            with suppress(CorruptBody):
+                ref_key = base_of(body) if is_delta(body) else ref_key
+        return chain
+
+    def unseal(
         self, version: Version, limits: Limits, engine: Engine, dictionaries: Dictionaries
     ) -> tuple[Serializer, Payload]:
+        """Return the serializer and the payload of one of the deltas; see ``envelope.unseal``."""
         cells, ref_key = version
         chain: list[tuple[Version, Delta]] = []
         found: tuple[Serializer, bytes] | None = None
@@ -273,6 +285,24 @@ class Versions:
             while self._cached_bytes > _CACHED_BYTES:
                 _, (_, dropped) = self._payloads.popitem(last=False)
                 self._cached_bytes -= len(dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unseal:
+    """``unseal`` of the body of one version. A pickled copy has only the versions of its chain, in any process."""
+
+    versions: Versions
+    version: Version
+
+    def __call__(self, limits: Limits, engine: Engine, dictionaries: Dictionaries) -> tuple[Serializer, Payload]:
+        return self.versions.unseal(self.version, limits, engine, dictionaries)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unseal_of, (self.versions.chain_of(self.version), self.version)
+
+
+def _unseal_of(bodies: Mapping[Version, bytes], version: Version) -> _Unseal:
+    return _Unseal(Versions(bodies), version)
 
 
 def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:

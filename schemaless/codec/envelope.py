@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES, TOMBSTONE_HEAD, Erased, JSONDocument
 from schemaless.codec.compressors import too_large
@@ -83,13 +83,13 @@ class ChainedBody(bytes):
     """The stored bytes of a delta, with access to the versions that it depends on.
 
     Every function of the codec that takes a body accepts it. ``unseal`` does what the function of this name does. A
-    pickled copy is a whole body.
+    pickled copy has the versions that it depends on.
     """
 
     unseal: Callable[[Limits, Engine, Dictionaries], tuple[Serializer, Payload]]
 
-    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
-        return bytes, (whole_body(self),)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ChainedBody, (bytes(self),), {"unseal": self.unseal}
 
 
 @dataclass(frozen=True, slots=True)

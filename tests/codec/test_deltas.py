@@ -281,12 +281,26 @@ def test_payloads_beyond_the_cache_are_computed_again(engine: Engine) -> None:
         assert decode_body(versions.body(("row", number)), engine=engine) == documents[number]
 
 
-def test_a_pickled_delta_is_whole(engine: Engine) -> None:
-    """It may go to another process, without the versions that it depends on."""
-    body = Versions({("row", 1): delta(engine), ("row", 2): encode_body(NEW)}).body(("row", 1))
-    copy = pickle.loads(pickle.dumps(body))
-    assert (type(copy), describe_body(copy).name) == (bytes, "msgpack+none")
-    assert decode_body(copy, engine=engine) == OLD
+def test_a_pickled_delta_takes_its_chain_along(engine: Engine) -> None:
+    """It may go to another process, which has dictionaries but not the versions that it depends on."""
+    bodies = chain_of("base-packed-dictionary")
+    versions = Versions(bodies | {("other", 1): bytes(10_000)})
+    for version in [version for version, body in bodies.items() if is_delta(body)]:
+        pickled = pickle.dumps(versions.body(version))
+        copy = pickle.loads(pickled)
+        assert copy == bodies[version]
+        assert decode_body(copy, DEFAULT_LIMITS, DICTIONARY, engine=engine) == read(
+            {number: body for (_, number), body in bodies.items()}, version[1], engine
+        )
+        assert len(pickled) < 10_000
+
+
+@pytest.mark.parametrize(("base", "problem"), [(None, "does not exist"), (encode_body(NEW)[:-1] + b"?", "is damaged")])
+def test_a_pickled_delta_without_its_base_says_why(base: bytes | None, problem: str, engine: Engine) -> None:
+    bodies = {("row", 1): delta(engine)} | ({} if base is None else {("row", 2): base})
+    copy = pickle.loads(pickle.dumps(Versions(bodies).body(("row", 1))))
+    with pytest.raises(BaseMissing, match=problem):
+        decode_body(copy, engine=engine)
 
 
 def test_a_packed_payload_that_looks_like_a_dictionary_is_raw_content(engine: Engine) -> None:
