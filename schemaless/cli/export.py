@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.numbers import shards_text
-from schemaless.cli.job_options import stop_option, workers_option
+from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.options import execute_option, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import ExportFailed, InvalidInput
@@ -116,6 +116,13 @@ def export() -> None:
     metavar="SECONDS",
     help="With --follow: write a file anyway once a cell has waited this long.",
 )
+@click.option(
+    "--min-free",
+    type=MIN_FREE,
+    default="1GB",
+    metavar="SIZE|off",
+    help="Wait while the disk of a local folder has less free than this.",
+)
 @click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
 @stop_option
 @store_option
@@ -132,6 +139,7 @@ def parquet(
     file_mib: float,
     min_mib: float,
     max_age_s: float,
+    min_free: int | str,
     skip_corrupt: bool,
     stop_s: float,
     store: Datastore,
@@ -160,7 +168,8 @@ def parquet(
     Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped, a cell was exported without its body, or
     erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
-    pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt)
+    limit = None if isinstance(min_free, str) else min_free
+    pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt, limit)
     if proposes:
         _propose(infer(store, columns or None))
         return 0

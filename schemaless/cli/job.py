@@ -17,7 +17,7 @@ from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.job import Job, JobState, ShardState, continue_command, end_command, job_name
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.status import JobStatus, status_of
+from schemaless.ops.jobs.status import JobStatus, status_of, waits_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
@@ -68,21 +68,25 @@ def job() -> None:
 @store_option
 @json_option
 def list_(store: Datastore) -> None:
-    """List all jobs of the datastore, newest last.
+    """List all jobs of the datastore, newest last, with what unfinished ones wait for.
 
     \b
     Examples:
       schemaless job list
       schemaless job list --json
     """
-    jobs = JobStore(store).jobs()
-    print_result({"jobs": [asdict(job) for job in jobs]})
+    job_store = JobStore(store)
+    jobs = [(job, waits_of(job, job_store.clusters(job.job_id)) if job.unfinished else []) for job in job_store.jobs()]
+    print_result({"jobs": [{**asdict(job), "waits": _waits_json(waits)} for job, waits in jobs]})
     print_table(
         None,
         ["job", "kind", "state", "begun", "ended", "by"],
-        [[job.job_id, job.kind, job.state, job.created_at, job.ended_at, job.created_by] for job in jobs],
+        [[job.job_id, job.kind, job.state, job.created_at, job.ended_at, job.created_by] for job, _ in jobs],
         text_columns=6,
     )
+    for job, waits in jobs:
+        for cluster, reason in waits:
+            note(f"job {job.job_id} waits on {cluster}: {reason}")
 
 
 @job.command(cls=ReadOnlyCommand)
@@ -259,12 +263,16 @@ def _shard_row(state: ShardState) -> dict[str, Any]:
     }
 
 
+def _waits_json(waits: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"cluster": cluster, "reason": reason} for cluster, reason in waits]
+
+
 def _status_json(status: JobStatus, events: list[tuple[datetime, str, str]]) -> dict[str, Any]:
     return {
         "job": asdict(status.job),
         **facts(status, "fraction", "runners", "mb_per_s", "bytes_total", "bytes_through"),
         "eta": status.eta and asdict(status.eta),
-        "waits": [{"cluster": cluster, "reason": reason} for cluster, reason in status.waits],
+        "waits": _waits_json(status.waits),
         "clusters": [asdict(cluster) for cluster in status.clusters],
         "shards": [{**asdict(state), "held": state.held, "fraction": state.fraction} for state in status.shards],
         "events": [{"at": at, "who": name, "what": what} for at, name, what in events],

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from schemaless.cli.options import with_options
-from schemaless.cli.quantities import CatalogId, FiniteRange
+from schemaless.cli.quantities import CatalogId, FiniteRange, size_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job, Kind, job_name, start_command
 from schemaless.ops.jobs.job_store import JobStore
@@ -55,6 +55,15 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number of bytes, such as ``2GB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, int) else int(size_of(value))
+
+
 class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     """A number in a range, or ``off``."""
 
@@ -69,6 +78,9 @@ class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 _NUMBER: Final = _Limit(FiniteRange(0, MOST, min_open=True))
 _WHOLE: Final = _Limit(click.IntRange(1, MOST))
+MIN_FREE: Final = _Limit(_Size())
+"""Parameter type of ``--min-free``: a number of bytes, or ``off``."""
+
 _LIMITS: Final = (
     ("--max-lag", "max_lag_s", _NUMBER, "Wait while a replica lags by more than N seconds."),
     (
@@ -82,6 +94,12 @@ _LIMITS: Final = (
         "max_history_length",
         _WHOLE,
         "Wait while a primary's history list (undo to purge) is longer than N.",
+    ),
+    (
+        "--min-free",
+        "min_free_bytes",
+        MIN_FREE,
+        "Wait while the disk of a server on this machine, or of the archive, has less free than this, such as 20GB.",
     ),
     ("--max-mb-per-s", "max_mb_per_s", _NUMBER, "Process at most N MB of old bodies a second, across the whole job."),
     (
@@ -116,8 +134,8 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
             flag,
             name,
             type=limit,
-            default=None if usual is None else ("off" if getattr(usual, name) is None else getattr(usual, name)),
-            metavar="N|off",
+            default=None if usual is None else _shown(getattr(usual, name), limit),
+            metavar="SIZE|off" if limit is MIN_FREE else "N|off",
             help=help_text,
         )
         for flag, name, limit, help_text in _LIMITS
@@ -125,6 +143,13 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
     file_help = "Wait while this file exists; an absolute path, or off."
     options.append(click.option("--flag-file", metavar="FILE", help=file_help))
     return with_options(with_changes, *options)
+
+
+def _shown(value: float | None, limit: _Limit) -> float | str:
+    """Return a default as users write it."""
+    if value is None:
+        return "off"
+    return f"{value / 1e9:g}GB" if limit is MIN_FREE else value
 
 
 def chosen_job(job_store: JobStore, job_id: int | None, kind: Kind = "migrate") -> Job:

@@ -77,12 +77,14 @@ def test_pause_resume_and_cancel_report_the_state(invoke, migrate_url, job):
     invoke("job", "set", "--max-lag", "2", "--max-mb-per-s", "20", url=migrate_url)
     invoke("job", "pause", url=migrate_url)
     status = invoke("job", "show", url=migrate_url).out
+    listed = invoke("job", "list", "--json", url=migrate_url).json["jobs"]
     invoke("job", "resume", url=migrate_url)
     said = [
         invoke("job", verb, *arguments, url=migrate_url)
         for verb, *arguments in [("pause",), ("pause",), ("resume",), ("cancel",), ("resume",), ("resume", "1")]
     ]
 
+    assert [(wait["cluster"], wait["reason"][:9]) for wait in listed[0]["waits"]] == [("all clusters", "paused by")]
     assert (
         "thresholds: max_lag_s 2.0, max_threads_running 25, max_history_length 1000000, max_mb_per_s 20.0, " in status
     )

@@ -82,6 +82,7 @@ class Pace:
         min_bytes: minimum size of the bodies in a file; a smaller file waits for more cells.
         max_age_s: age of the first waiting cell at which a smaller file is written anyway, in seconds.
         once: write the existing cells without waiting for more, and stop a shard at its first error.
+        min_free_bytes: no file is written while a local target's disk has less free; None for no limit.
         skip_corrupt: if a body does not decode, export its cell with a null body.
     """
 
@@ -90,6 +91,7 @@ class Pace:
     max_age_s: float = 900.0
     once: bool = False
     skip_corrupt: bool = False
+    min_free_bytes: int | None = None
 
 
 def _row(cell: StoredCell) -> Row:
@@ -275,6 +277,7 @@ class Exporter(Handler):
         self._target = target
         self._definition = definition
         self._pace = pace
+        self._waits_for_space = False
         self._open: dict[int, tuple[Lease, ShardExport]] = {}
 
     def handle_erased(self, context: HandlerContext, lease: Lease, events: Sequence[ErasureEvent]) -> bool:
@@ -348,6 +351,16 @@ class Exporter(Handler):
         if (wait_s := self._wait_s(export, lease, cells)) > 0:
             lease.defer(wait_s, "collecting cells for a file")
             return
+        free_bytes, limit_bytes = self._target.free_bytes(), self._pace.min_free_bytes
+        if limit_bytes is not None and free_bytes is not None and free_bytes < limit_bytes:
+            free, limit = (f"{number / 1e6:,.0f} MB" for number in (free_bytes, limit_bytes))
+            reason = f"the disk of {self._target.uri} has {free} free (limit {limit})"
+            if not self._waits_for_space:
+                _log.warning("%s: waits, because %s", self.name, reason)
+            self._waits_for_space = True
+            lease.defer(_POLL_S, reason)
+            return
+        self._waits_for_space = False
         rows, is_end = export.write_next(check, cells if lease.reached == export.location else ())
         if is_end and export.is_latest_behind:
             export.write_latest()

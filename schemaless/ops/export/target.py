@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from schemaless.errors import ExportFailed, InvalidInput
+from schemaless.local.free_space import free_bytes
 from schemaless.store.arrow.batches import load
 
 TEMPORARY: Final = "tmp"
@@ -166,6 +167,10 @@ class LocalTarget:
                     self._rename(beside / name, here / name)
             finally:
                 shutil.rmtree(beside, ignore_errors=True)
+
+    def free_bytes(self) -> int:
+        """Return the free space of the folder's disk."""
+        return free_bytes(self._root)
 
     def own_name(self, name: str, writer: str) -> str:
         """Return the name of a Parquet file that a writer is about to write."""
@@ -319,6 +324,9 @@ class ObjectTarget:
         for name in names:
             with _naming(self.uri, name), contextlib.suppress(FileNotFoundError):
                 self._fs.delete_file(self._path(name))
+
+    def free_bytes(self) -> None:
+        """Return None: object stores do not fill up."""
 
     def own_name(self, name: str, writer: str) -> str:
         """Return a name that no other writer gives to an object."""

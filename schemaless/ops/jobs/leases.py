@@ -121,9 +121,12 @@ class Leases:
         if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
             self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
-            runner = state.runner or ""
-            watches = self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
+            watches = self.claim_watch(job_id, cluster, state.runner or "")
         return Signal(job_state, bool(stop), reason, seconds(ago), bool(watches), str(yields) == "true", str(spec))
+
+    def claim_watch(self, job_id: int, cluster: str, runner: str) -> bool:
+        """Lease the watch of a cluster, unless a runner has it; return whether it was leased."""
+        return bool(self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S)))
 
     def runners(self, job_id: int) -> int:
         """Return the number of runners that hold a lease on a shard of a job."""

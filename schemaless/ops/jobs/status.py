@@ -63,12 +63,17 @@ class JobStatus:
     @property
     def waits(self) -> list[tuple[str, str]]:
         """Current reasons to wait, as pairs of cluster and reason."""
-        if not self.job.unfinished:
-            return []
-        if self.job.state == "paused":
-            return [("all clusters", f"paused {self.job.message or ''}".rstrip())]
-        held = [cluster for cluster in self.clusters if cluster.lease_left_s is not None and cluster.lease_left_s > 0]
-        return [(cluster.cluster, cluster.reason) for cluster in held if cluster.reason is not None]
+        return waits_of(self.job, self.clusters)
+
+
+def waits_of(job: Job, clusters: Sequence[ClusterState]) -> list[tuple[str, str]]:
+    """Return a job's current reasons to wait, as pairs of cluster and reason."""
+    if not job.unfinished:
+        return []
+    if job.state == "paused":
+        return [("all clusters", f"paused {job.message or ''}".rstrip())]
+    held = [cluster for cluster in clusters if cluster.lease_left_s is not None and cluster.lease_left_s > 0]
+    return [(cluster.cluster, cluster.reason) for cluster in held if cluster.reason is not None]
 
 
 def status_of(job_store: JobStore, job_id: int, *, counters: bool = False) -> JobStatus:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import struct
+import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
+from schemaless.base.keys import heartbeat_database
 from schemaless.errors import (
     AccessDenied,
     InvalidInput,
@@ -29,6 +32,7 @@ from schemaless.errors import (
     TopologyError,
 )
 from schemaless.ops.jobs.sql import SELECT_HISTORY_LENGTH, SHOW_ACTIVITY
+from schemaless.planning.sampling.table_sizes import database_folder, disk_space_in
 from schemaless.topology.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
 from schemaless.topology.model import Cluster
 from schemaless.topology.replication import is_same_server
@@ -43,10 +47,23 @@ from schemaless.wire.sql.sessions import NOTHING, SELECT_READ_ONLY, set_session
 
 T = TypeVar("T")
 
-Kind = Literal["flag", "unreachable", "unproven", "lag", "threads", "history"]
+Kind = Literal["flag", "unreachable", "unproven", "disk", "hook", "lag", "threads", "history"]
 
 MOST: Final = 10**12
 """Upper limit of every numeric threshold, which keeps values within the range of timers and table columns."""
+
+HOOK_VARIABLE: Final = "SCHEMALESS_THROTTLE_HOOK"
+"""Environment variable with a command that a job runs to learn whether to wait.
+
+It is no threshold, because these are in the catalog: an account that may write to it could then run commands wherever
+jobs run.
+"""
+
+_HOOK_S: Final = 5.0
+"""Time limit of the hook, and time for which its result is reused, in seconds."""
+
+_SAID: Final = 200
+"""Maximum length of the hook's output in a reason, in characters."""
 
 PROOF_S: Final = 60.0
 """Time after which a replica that answers but shows no token is refused, in seconds."""
@@ -85,6 +102,8 @@ class Thresholds:
             cluster, on its machine.
         yield_above_per_s: application reads and writes per second on a primary above which the job takes small steps
             with pauses in between. The job does not stop for this condition.
+        min_free_bytes: free bytes below which the job waits, on the disks of the cluster's servers and of the archive,
+            as far as the runner that watches the cluster can see them.
     """
 
     max_lag_s: float | None = 5.0
@@ -93,13 +112,14 @@ class Thresholds:
     max_mb_per_s: float | None = None
     flag_file: str | None = None
     yield_above_per_s: float | None = 100.0
+    min_free_bytes: int | None = 1_000_000_000
 
     def __post_init__(self) -> None:
         for name in ("max_lag_s", "max_mb_per_s", "yield_above_per_s"):
             value = getattr(self, name)
             if value is not None and (type(value) not in (int, float) or not 0 < value <= MOST):
                 raise InvalidInput(f"{name} must be a number above 0, or None for no limit, got {value!r}")
-        for name in ("max_threads_running", "max_history_length"):
+        for name in ("max_threads_running", "max_history_length", "min_free_bytes"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value <= MOST):
                 raise InvalidInput(f"{name} must be an integer of at least 1, or None for no limit, got {value!r}")
@@ -133,7 +153,8 @@ class Look:
         reason: why the job has to wait, as text for users; None if it may continue.
         kind: the reason as a keyword, for programs; None without a reason.
         figures: measurements as JSON values. ``lag_s``: seconds by replica, None if unknown; ``threads_running`` and
-            ``history_length`` of the primary, None if unknown; ``calls_per_s``: application reads and writes on the
+            ``history_length`` of the primary, None if unknown; ``free_bytes``: by server and folder, None if unknown;
+            ``calls_per_s``: application reads and writes on the
             primary, None at first; ``yields``: as below; ``proven``: replicas that have shown a token.
         yields: whether to take small steps because applications use the primary.
         notes: measurements that the account may not take, and the GRANT that allows them. Each note appears once.
@@ -182,6 +203,7 @@ class ClusterWatch:
         writer: str,
         *,
         catalog: NodePool | None = None,
+        folders: Sequence[Path] = (),
         proof_s: float = PROOF_S,
         cache_s: float = _CACHE_S,
     ) -> None:
@@ -193,6 +215,7 @@ class ClusterWatch:
             writer: name of at most 255 characters that is unique among the watches of this cluster, such as a runner's.
             catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
                 runners send it no queries.
+            folders: folders that the job writes to on the runners' machines.
             proof_s: time after which a replica that answers but shows no token is refused, in seconds.
             cache_s: time for which a result is reused, in seconds.
         """
@@ -201,6 +224,8 @@ class ClusterWatch:
         self._datastore = shards.topology.name
         self._writer = writer
         self._catalog = catalog
+        self._folders = folders
+        self._hooked: tuple[str | None, float] | None = None
         self._proof_s = proof_s
         self._cache_s = cache_s
         self._cached: Look | None = None
@@ -305,6 +330,11 @@ class ClusterWatch:
                 pass
             waits += filter(None, (self._wait_of(replica) for replica in replicas))
             waits += self._waits_of(load)
+        free_bytes = self._free_bytes(replicas)
+        waits += self._waits_for_space(free_bytes)
+        hooked = self._ask_hook()
+        if hooked is not None:
+            waits.append(("hook", hooked))
         calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
         limit_per_s = thresholds.yield_above_per_s
         yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
@@ -313,6 +343,7 @@ class ClusterWatch:
             "lag_s": {str(each.node): None if each.lag_s is None else round(each.lag_s, 3) for each in replicas},
             "threads_running": None if load is None else load.threads_running,
             "history_length": None if load is None else load.history_length,
+            "free_bytes": free_bytes,
             "calls_per_s": calls_per_s,
             "yields": yields,
             "proven": [str(replica.node) for replica in replicas if str(replica.node) in self.proven],
@@ -341,6 +372,8 @@ class ClusterWatch:
             )
         load = self._load(connection)
         self._own_calls += 1
+        if self._thresholds.min_free_bytes is not None:
+            self._own_calls += self._primary.find_folder(connection, self._datastore)
         if self._replicas and self._thresholds.max_lag_s is not None:
             try:
                 if not self._began:
@@ -400,9 +433,7 @@ class ClusterWatch:
     def _ask_replica(self, replica: _Replica) -> None:
         replica.problem = None
         try:
-            token = replica.ask(
-                lambda connection: read_token(connection, self._datastore, self.cluster.name, self._writer)
-            )
+            token = replica.ask(self._ask_token(replica))
             if not replica.differs_from_primary:
                 if is_same_server(self._primary.pool, replica.pool):
                     raise ReplicaRefused(
@@ -434,6 +465,14 @@ class ClusterWatch:
                 "that, or its replication is stopped; repair replication, or remove the replica with 'schemaless "
                 f"topology remove-replica --cluster {self.cluster.name}'"
             )
+
+    def _ask_token(self, replica: _Replica) -> Callable[[Connection], bytes | None]:
+        def operation(connection: Connection) -> bytes | None:
+            if self._thresholds.min_free_bytes is not None:
+                replica.find_folder(connection, self._datastore)
+            return read_token(connection, self._datastore, self.cluster.name, self._writer)
+
+        return operation
 
     def _lag_s(self, shown_us: int) -> float:
         """Return the age of the oldest token that the replica has not received."""
@@ -471,13 +510,46 @@ class ClusterWatch:
             waits.append(("history", reason))
         return waits
 
+    def _free_bytes(self, replicas: Sequence[_Replica]) -> dict[str, int | None]:
+        """Return the free space by server and folder, None if unknown; empty without a threshold."""
+        if self._thresholds.min_free_bytes is None:
+            return {}
+        places = [(str(each.node), each.folder) for each in (self._primary, *replicas)]
+        spaces = {
+            name: None if folder is None else disk_space_in(folder)
+            for name, folder in (*places, *((str(folder), folder) for folder in self._folders))
+        }
+        return {name: None if space is None else space.free_bytes for name, space in spaces.items()}
+
+    def _waits_for_space(self, free_bytes: Mapping[str, int | None]) -> list[tuple[Kind, str]]:
+        limit = self._thresholds.min_free_bytes
+        return [
+            ("disk", f"the disk of {name} has {free / 1e6:,.0f} MB free (limit {limit / 1e6:,.0f} MB)")
+            for name, free in free_bytes.items()
+            if limit is not None and free is not None and free < limit
+        ]
+
+    def _ask_hook(self) -> str | None:
+        """Return why the hook makes the job wait, or None; a hook that cannot be run makes it wait, too."""
+        command = os.environ.get(HOOK_VARIABLE)
+        if not command:
+            return None
+        if self._hooked is None or time.monotonic() - self._hooked[1] >= _HOOK_S:
+            self._hooked = _run_hook(command, self.cluster), time.monotonic()
+        return self._hooked[0]
+
 
 class _Endpoint:
-    """A server that is polled with short timeouts."""
+    """A server that is polled with short timeouts.
+
+    Attributes:
+        folder: folder of the datastore's heartbeat database; None if it is not known, or not on this machine.
+    """
 
     def __init__(self, shards: Shards, node: Node) -> None:
         self.node = node
         self.pool: NodePool = shards.pools.new_pool(node, _OPTIONS)
+        self.folder: Path | None = None
         self._pause_s = 0.0
         self._asleep_until_s = 0.0
         self._timed_out: ServerError | None = None
@@ -507,6 +579,13 @@ class _Endpoint:
         self._timed_out = None
         self._pause_s = 0.0
         return result
+
+    def find_folder(self, connection: Connection, datastore: str) -> bool:
+        """Find the folder unless it is known; return whether that took a statement."""
+        if self.folder is not None or self.node.socket is None:
+            return False
+        self.folder = database_folder(connection, heartbeat_database(datastore))
+        return True
 
 
 class _Replica(_Endpoint):
@@ -538,6 +617,26 @@ def _flagged(path: str | None) -> str | None:
     except OSError as problem:
         return f"cannot check the flag file {path}: {problem.strerror}"
     return f"the flag file {path} exists"
+
+
+def _run_hook(command: str, cluster: Cluster) -> str | None:
+    known = {"SCHEMALESS_HOOK_CLUSTER": cluster.name, "SCHEMALESS_HOOK_PRIMARY": str(cluster.primary)}
+    try:
+        ended = subprocess.run(
+            shlex.split(command),
+            env={**os.environ, **known},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_HOOK_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as problem:
+        return f"the hook of {HOOK_VARIABLE} cannot be run: {problem}"
+    if not ended.returncode:
+        return None
+    said = ended.stdout.decode("utf-8", "replace").strip()[:_SAID]
+    return f"the hook of {HOOK_VARIABLE} exits with {ended.returncode}{said and f': {said}'}"
 
 
 def _seconds(seconds: float) -> str:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from schemaless.errors import LeaseLost, SchemalessError
@@ -73,7 +74,12 @@ def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, 
         key = job_id, cluster
         if throttled and key not in worker.watches:
             internals = internals_of(store)
-            worker.watches[key] = ClusterWatch(internals.shards, cluster, runner, catalog=internals.catalog)
+            archive = job.spec.get("archive")
+            worker.watches[key] = ClusterWatch(
+                *(internals.shards, cluster, runner),
+                catalog=internals.catalog,
+                folders=[] if archive is None else [Path(archive)],
+            )
         learned = worker.learned.setdefault(job_id, {})
         with ShardRun(job_store, job, state, cluster, worker.watches.get(key), learned) as run:
             work(store, run)

@@ -200,16 +200,18 @@ def _plan_shard(store: Datastore, shard: int, spec: RebuildSpec, speeds: _Speeds
         needed += prediction.body_bytes.high
     disk = disk_space_of(pool, database)
     free = spec.free_bytes if disk is None else disk.free_bytes
+    kept_free = spec.thresholds.min_free_bytes or 0
     refusal = None
     if cluster.engine == INNODB.name and not int(own_file):
         refusal = (
             f"innodb_file_per_table is OFF on {cluster.primary}: a rebuilt table might be stored in the shared system "
             "tablespace, whose file never shrinks; set the variable to ON there, then run the rebuild again"
         )
-    elif free is not None and needed > free:
+    elif free is not None and needed + kept_free > free:
         refusal = (
             f"its rebuild may need {needed / 1e6:,.0f} MB, but the disk of {cluster.primary} has {free / 1e6:,.0f} MB "
-            "free; free some space, then run the rebuild again"
+            f"free, of which {kept_free / 1e6:,.0f} MB (--min-free) are kept; free some space, then run the rebuild "
+            "again"
         )
     elif cluster.replicas and cluster.engine == INNODB.name and lag_s.high > spec.max_rebuild_lag_s:
         refusal = (

@@ -6,13 +6,14 @@ up. A copy that falls behind even without pauses logs a warning and gives up aft
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import MoveRefused, ServerError, TopologyError
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.jobs.throttle import ClusterWatch
+from schemaless.ops.jobs.throttle import ClusterWatch, Look
 from schemaless.ops.move.sql import CellRow
 from schemaless.store.cells.paging import MAX_PAGE_CELLS
 from schemaless.store.datastore import Datastore
@@ -29,6 +30,9 @@ _STEP_BYTES: Final = 128 << 10
 
 _ROW_BYTES: Final = 200
 """Estimated size of a cell without its body, in bytes."""
+
+_STORE_S: Final = 2.0
+"""Interval at which an unchanged reason to wait is stored, in seconds."""
 
 _CHECK_S: Final = 0.5
 """Interval between checks of the target cluster's servers, in seconds."""
@@ -141,10 +145,15 @@ class TargetServers:
         self.lags: list[float | None] = []
         self._run = run
         self._busy = False
+        self._target = target
+        self._writer = writer
+        self._waits: dict[str, float] = {}
+        self._waiting: tuple[str, float] | None = None
         self._watch = ClusterWatch(internals.shards, target, writer, catalog=internals.catalog, cache_s=_CHECK_S)
         for cluster in run.job_store.clusters(run.job.job_id):
             if cluster.cluster == target:
                 self._watch.proven.update(cluster.figures.get("proven", ()))
+                self._waits.update(cluster.waits)
 
     def gate(self) -> None:
         """Wait until the servers of both clusters permit more work; raises the same errors as ``ShardRun.gate``."""
@@ -176,4 +185,20 @@ class TargetServers:
         look = self._watch.look(self._run.thresholds, self._run.job_store.catalog.reads)
         self.lags = list(look.figures["lag_s"].values())
         self._busy = look.yields
+        self._record(look)
         return look.reason
+
+    def _record(self, look: Look) -> None:
+        """Store a reason to wait, and once that there is none anymore."""
+        now_s = time.monotonic()
+        if look.reason is None and self._waiting is None:
+            return
+        if self._waiting is not None:
+            kind, since_s = self._waiting
+            if look.kind == kind and now_s - since_s < _STORE_S:
+                return
+            self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
+        self._waiting = None if look.kind is None else (look.kind, now_s)
+        leases, job_id = self._run.job_store.leases, self._run.job.job_id
+        leases.claim_watch(job_id, self._target, self._writer)
+        leases.record_poll(job_id, self._target, self._writer, look.reason, look.figures, self._waits)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Unpack
 
 from schemaless.base.events import Advanced, Listener, ignore_events
+from schemaless.base.keys import heartbeat_database
 from schemaless.base.numbers import Interval
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict, MoveRefused, ServerUnavailable
@@ -116,8 +117,8 @@ def plan(
         if cluster.name != spec.target and is_same_server(*pools):
             raise InvalidInput(f"{cluster.name} and {spec.target} are the same server under two addresses")
     sizes, speed, busy = shard_table_sizes(store, chosen), _speed(store), JobStore(store).exclusive()
-    space = disk_space_of(internals.shards.pool_for(node), store.name)
-    free_bytes = None if space is None else space.free_bytes
+    space = disk_space_of(internals.shards.pool_for(node), heartbeat_database(store.name))
+    free_bytes, kept_free = None if space is None else space.free_bytes, spec.thresholds.min_free_bytes or 0
     needed = 0
     plans = []
     with session(internals.shards, node, chosen[0]) as at_target:
@@ -128,10 +129,10 @@ def plan(
                 refusal = f"job {busy[shard]} has not finished with it"
             if refusal is None:
                 needed += size.file_bytes
-                if free_bytes is not None and needed > free_bytes:
+                if free_bytes is not None and needed + kept_free > free_bytes:
                     refusal = (
                         f"the disk of {node} is too small for this shard and those before it: they need {needed:,} "
-                        f"bytes, but only {free_bytes:,} are free"
+                        f"bytes, but only {free_bytes:,} are free, of which {kept_free:,} (--min-free) are kept"
                     )
             seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
             source = internals.topology.cluster_of(shard).name

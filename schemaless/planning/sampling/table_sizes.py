@@ -240,17 +240,30 @@ class DiskSpace:
 def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
     """Return the size and free space of the disk that a server's database is on, or None if they cannot be read.
 
-    Requires a server on this machine, connected through its socket, with a readable data folder. The folder's path
-    alone does not prove that the server is on this machine, because any machine may have this path.
+    Requires what ``database_folder`` does.
     """
     if pool.node.socket is None:
         return None
+    folder = pool.run(lambda connection: database_folder(connection, database))
+    return None if folder is None else disk_space_in(folder)
 
-    folder = str(pool.run(lambda connection: connection.rows(SELECT_DATA_FOLDER)[0][0]))
+
+def database_folder(connection: Connection, database: str) -> Path | None:
+    """Return the folder of a database on a server that is connected through its socket; None if it cannot be seen.
+
+    The folder's path alone does not prove that the server is on this machine, because any machine may have this path.
+    """
+    folder = Path(str(connection.rows(SELECT_DATA_FOLDER)[0][0]), database)
     try:
-        if not Path(folder, database).is_dir():
-            return None
-        usage = shutil.disk_usage(Path(folder, database))
+        return folder if folder.is_dir() else None
+    except OSError:
+        return None
+
+
+def disk_space_in(folder: Path) -> DiskSpace | None:
+    """Return the size and free space of the disk of a folder; None if they cannot be read."""
+    try:
+        usage = shutil.disk_usage(folder)
     except OSError:
         return None
     return DiskSpace(usage.total, usage.free)

@@ -50,6 +50,8 @@ _WAITED_FOR: Final = {
     "flag": "the flag file",
     "unreachable": "unreachable servers",
     "unproven": "proof that a replica replicates",
+    "disk": "disk space",
+    "hook": "the throttle hook",
     "lag": "lagging replicas",
     "threads": "running threads",
     "history": "the history list",

@@ -335,6 +335,25 @@ def test_an_export_waits_while_its_target_is_away(put, worker_of, follow_store, 
     assert not export_status(follow_store, "parquet").has_faults
 
 
+def test_an_export_waits_for_disk_space(put, worker_of, tmp_path, caplog):
+    """No file is written while the disk has less than min_free_bytes; the reason is shown, and logged once."""
+    cells = put(40)
+    worker = worker_of(Pace(min_bytes=0, max_age_s=0, min_free_bytes=10**18))
+    with worker.membership:
+        turn(worker)
+        reasons = {lease.wait.reason for lease in worker.leases.held.values()}
+        assert not [*(tmp_path / "lake").glob("cells/*/*.parquet")]
+    worker = worker_of(Pace(min_bytes=0, max_age_s=0, min_free_bytes=1), "w2")
+    with worker.membership:
+        turn(worker)
+        turn(worker)
+
+    waits = f"the disk of {tmp_path / 'lake'} has "
+    assert all(reason.startswith(waits) for reason in reasons - {""})
+    assert len([record for record in caplog.messages if f"export:parquet: waits, because {waits}" in record]) == 1
+    assert len(rows_of(tmp_path / "lake" / "cells", "added_id")) == len(cells)
+
+
 @pytest.mark.parametrize("damage", ["deleted", "truncated"])
 def test_lost_and_damaged_files_are_written_again(
     fresh_store, new_row, export, follow_store, erase_store, tmp_path, damage

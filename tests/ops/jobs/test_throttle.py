@@ -24,7 +24,7 @@ from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
-from schemaless.ops.jobs.throttle import ClusterWatch, Look, Thresholds, discount_read
+from schemaless.ops.jobs.throttle import MOST, ClusterWatch, Look, Thresholds, discount_read
 from schemaless.ops.migrate.run import run
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.internals import internals_of
@@ -64,6 +64,7 @@ def test_thresholds_come_back_from_json():
         ({"max_threads_running": 2.5}, "max_threads_running must be an integer"),
         ({"max_threads_running": True}, "max_threads_running must be an integer"),
         ({"max_history_length": -1}, "max_history_length must be an integer"),
+        ({"min_free_bytes": 0}, "min_free_bytes must be an integer"),
         ({"flag_file": "stop"}, "flag_file must be an absolute path"),
         ({"flag_file": 7}, "flag_file must be an absolute path"),
         ({"max_lags": 5}, "unknown threshold max_lags; the thresholds are max_lag_s, "),
@@ -310,6 +311,42 @@ def test_running_threads_are_counted(watching, until, replicated):
     assert busy.reason == (f"{replicated.socket} has {busy.figures['threads_running']} threads running (limit 5)")
     assert busy.figures["threads_running"] > 5 >= idle.figures["threads_running"] >= 1
     assert idle.figures["lag_s"] == {}, "without a limit, no replica is asked"
+
+
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_a_disk_that_fills_up_is_a_reason_to_wait(watching, until, replicated, replica, tmp_path):
+    """Disks of the primary, its replica and the job's own folders; above the limit, and without one, work goes on."""
+    watch = watching(min_free_bytes=MOST, options={"folders": [tmp_path]})
+    until(watch, "disk")
+    full = watch.look()
+    enough = watch.watch.look(Thresholds(min_free_bytes=1))
+    unlimited = watch.watch.look(Thresholds(min_free_bytes=None))
+
+    free = full.figures["free_bytes"]
+    assert free.keys() == {str(replicated.socket), str(replica.socket), str(tmp_path)}
+    assert all(number > 0 for number in free.values())
+    assert full.reason.startswith(f"the disk of {replicated.socket} has ")
+    assert full.reason.endswith(" MB free (limit 1,000,000 MB)")
+    assert (enough.reason, unlimited.reason, unlimited.figures["free_bytes"]) == (None, None, {})
+
+
+@pytest.mark.mysql
+def test_a_hook_decides_where_a_disk_cannot_be_seen(watching, monkeypatch, tmp_path):
+    """Exit status 0 lets the job go on; any other, or a hook that cannot be run, makes it wait and is quoted."""
+    hook = tmp_path / "free space"
+    hook.write_text('#!/bin/sh\necho "$1 on $SCHEMALESS_HOOK_CLUSTER"; exit $2\n')
+    hook.chmod(0o700)
+
+    def reason_of(command: str) -> str | None:
+        monkeypatch.setenv("SCHEMALESS_THROTTLE_HOOK", command)
+        return watching(max_lag_s=None).look().reason
+
+    assert reason_of(f"'{hook}' full 0") is None
+    assert reason_of("") is None
+    assert reason_of(f"'{hook}' full 3") == "the hook of SCHEMALESS_THROTTLE_HOOK exits with 3: full on cluster-1"
+    assert reason_of(f"{hook}-gone").startswith("the hook of SCHEMALESS_THROTTLE_HOOK cannot be run: ")
+    assert reason_of("'").endswith("cannot be run: No closing quotation")
 
 
 @pytest.mark.mysql

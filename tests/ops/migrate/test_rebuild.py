@@ -185,7 +185,7 @@ def test_rebuild_without_disk_space_is_not_started(fresh_store, shrunk, move_sto
     unknown = rebuild.plan_rebuild(move_store, RebuildSpec(), [0])
 
     assert [each.state for each in seen] == ["failed"]
-    assert "has 0 MB free; free some space" in seen[0].message
+    assert "has 0 MB free, of which 1,000 MB (--min-free) are kept; free some space" in seen[0].message
     assert seen[0].attempts == 0
     assert file_bytes(fresh_store, by_hand, 0) == size
     assert "has 0 MB free" in said[0].refusal

@@ -171,6 +171,8 @@ def test_verification_pauses_for_applications(bench, movers, monkeypatch):
 def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     """A gate raises errors of the target's servers; verification, which passes no gate, continues."""
     answers: list[Look | ServerUnavailable] = [Look(None, None, {"lag_s": {"replica": 3}}, yields=True)]
+    answers.append(Look("the disk is full", "disk", {"lag_s": {}}))
+    polls: list[str | None] = []
     rests: list[tuple[float, bool]] = []
 
     def look(thresholds: Any, reads: int) -> Look:
@@ -183,13 +185,17 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     monkeypatch.setattr(copy_rate, "ClusterWatch", lambda *_, **__: watch)
     nothing = SimpleNamespace(shards=None, catalog=None)
     monkeypatch.setattr(copy_rate, "internals_of", lambda _: nothing)
-    known = SimpleNamespace(cluster="cluster-2", figures={"proven": ["replica"]})
+    known = SimpleNamespace(cluster="cluster-2", figures={"proven": ["replica"]}, waits={})
+    leases = SimpleNamespace(
+        claim_watch=lambda *_: True, record_poll=lambda _, cluster, writer, reason, *__: polls.append(reason)
+    )
     run: Any = SimpleNamespace(
         gate=lambda: None,
         job=SimpleNamespace(job_id=1),
         thresholds=None,
         state=SimpleNamespace(runner="a"),
-        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0), clusters=lambda _: [known]),
+        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0), clusters=lambda _: [known], leases=leases),
+        pause=lambda _: None,
         rest=lambda worked_s, share, *, called: rests.append((worked_s * share, called)),
         yields=False,
     )
@@ -208,4 +214,5 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     assert servers.busy
     assert rests == [(4, False), (4, True), (2, True)]
     assert servers.lags == [3]
+    assert polls == ["the disk is full", None], "'job list' says why the move waits"
     assert watch.proven == {"replica"}
