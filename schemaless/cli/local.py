@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,6 +83,11 @@ def status_data(state: ServerStatus) -> dict[str, Any]:
 
 
 _NAME: Final = "demo"
+
+_SQL_TOKENS: Final = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|(?:--\s|\#)[^\n]*|/\*.*?\*/|;""", re.DOTALL
+)
+"""Matches semicolons, and literals, names and comments, which may have some."""
 
 
 @local.command()
@@ -265,7 +272,7 @@ def sql(number: int, statements: tuple[str, ...], folder: Path) -> int:
     """Open an SQL client on server N, as root.
 
     Runs the mysql or mariadb program if one is installed. Otherwise, the command itself reads statements, from standard
-    input or a prompt, each up to a semicolon at the end of a line, and prints their rows.
+    input or a prompt, where a line that ends with a semicolon sends them, and prints their rows.
 
     \b
     Examples:
@@ -284,7 +291,7 @@ def sql(number: int, statements: tuple[str, ...], folder: Path) -> int:
         os.execv(client, [*arguments, *given])  # noqa: S606 - the user's own client, found on PATH
     at_a_prompt = not statements and sys.stdin.isatty()
     with session(server) as opened:
-        for each in statements or _statements_of_input(at_a_prompt):
+        for each in chain.from_iterable(map(_split, statements or _statements_of_input(at_a_prompt))):
             try:
                 columns, rows = opened.table(each)
             except LocalServerError as refusal:
@@ -295,6 +302,14 @@ def sql(number: int, statements: tuple[str, ...], folder: Path) -> int:
                 if columns:
                     print_table(None, columns, [list(map(_value_text, row)) for row in rows], text_columns=len(columns))
     return 0
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the statements in a text that semicolons separate."""
+    semicolons = [token.start() for token in _SQL_TOKENS.finditer(text) if token[0] == ";"]
+    for start, end in pairwise([-1, *semicolons, len(text)]):
+        if statement := text[start + 1 : end].strip():
+            yield statement
 
 
 def _statements_of_input(at_a_prompt: bool) -> Iterator[str]:
@@ -309,7 +324,7 @@ def _statements_of_input(at_a_prompt: bool) -> Iterator[str]:
         if at_a_prompt and lines[-1].strip() in ("exit", "quit"):
             return
         if lines[-1].rstrip().endswith(";"):
-            yield "\n".join(lines).rstrip().removesuffix(";")
+            yield "\n".join(lines)
             lines.clear()
     if "".join(lines).strip():
         yield "\n".join(lines)

@@ -57,10 +57,14 @@ def test_sql_without_a_client_runs_the_statements_itself(invoke, monkeypatch, tm
     """Rows are printed as a table; the first statement that fails ends the command with exit status 1."""
     monkeypatch.setattr(local_servers, "status", lambda folder: [running_as(servers[0])])
     monkeypatch.setenv("PATH", str(tmp_path))
-    given = invoke("local", "sql", "-e", "SELECT 'ä' AS a, NULL AS b", "-e", "SELECT x'c1f0' AS body")
-    piped = invoke("local", "sql", "1", stdin=b"SET @n = 1;\nSELECT\n  @n AS n;\nSELECT oops;\nSELECT 3 AS never\n")
+    given = invoke(
+        "local", "sql", "-e", "SELECT 'ä' AS a, NULL AS b", "-e", "SELECT x'c1f0' AS body; SELECT 'a;\\';' `c;` -- d;"
+    )
+    piped = invoke(
+        "local", "sql", "1", stdin=b"SET @n = 0; SET @n = 1;\nSELECT\n  @n AS n;\nSELECT oops;\nSELECT 3 AS never\n"
+    )
 
-    assert (given.code, given.out.split()) == (0, ["a", "b", "ä", "NULL", "body", "0xc1f0"])
+    assert (given.code, given.out.split()) == (0, ["a", "b", "ä", "NULL", "body", "0xc1f0", "c;", "a;';"])
     assert (piped.code, piped.out.split()) == (1, ["n", "1"])
     assert "1054 Unknown column 'oops'" in piped.err
 
