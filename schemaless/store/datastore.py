@@ -272,8 +272,8 @@ class Datastore:
             if_latest: ref_key of the latest version, as last read; 0 if there is none, or if it is 0. None to append to
                 any version.
             refill: whether to append after an erased version. Pass False for documents about a person, so that a late
-                writer does not store again what was erased. A version that a retention policy has erased counts too.
-                It takes one more round trip.
+                writer does not store again what was erased, not even during the erasure of the row or column. A version
+                that a retention policy has erased counts too. It takes one more round trip.
             codec: name of a codec, as in ``put_cell``.
 
         Returns:

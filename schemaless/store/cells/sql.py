@@ -235,12 +235,15 @@ def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> by
     )
 
 
-def select_head(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
-    """Select added_id, row_key, column_name, ref_key and the first bytes of the body, enough for a tombstone."""
+def lock_head(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select added_id, row_key, column_name, ref_key and the first bytes of the body, enough for a tombstone.
+
+    Until the transaction ends, no other one can replace the body.
+    """
     place = by_key(database), row_key.hex().encode(), column_name.encode(), ref_key
     return (
         b"SELECT added_id, row_key, column_name, ref_key, LEFT(body,%d) FROM %b WHERE row_key=x'%b' "
-        b"AND column_name='%b' AND ref_key=%d" % (TOMBSTONE_BYTES, *place)
+        b"AND column_name='%b' AND ref_key=%d LOCK IN SHARE MODE" % (TOMBSTONE_BYTES, *place)
     )
 
 

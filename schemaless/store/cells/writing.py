@@ -38,9 +38,9 @@ from schemaless.store.cells.sql import (
     RETURNING,
     Row,
     insert_cells,
+    lock_head,
     select_added_id,
     select_cells,
-    select_head,
     select_latest_ref_key,
 )
 from schemaless.topology.placement import shard_for
@@ -215,6 +215,9 @@ class Cells:
         With ``if_latest``, the latest ref_key is read before the INSERT, and again before COMMIT: a put may have
         written a version above the new one, which the unique key does not notice.
 
+        Without ``refill``, the version before the new one is locked until COMMIT. An erasure of it that has begun is
+        awaited; a later one waits for COMMIT, and then erases the new version too if that is among its targets.
+
         Raises:
             InvalidCell: the latest ref_key is the highest possible one.
             LatestChanged: the latest ref_key is not ``if_latest``; nothing was written.
@@ -352,7 +355,7 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
 
 
 def _erasure_of(connection: Connection, database: str, place: Place) -> int | None:
-    rows = connection.rows(select_head(database, *place), only_requested([place], PLACE))
+    rows = connection.rows(lock_head(database, *place), only_requested([place], PLACE))
     return erasure_of(rows[0][4]) if rows else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import schemaless
 from schemaless import Erased
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import BatchError, CellConflict, CellErased, InvalidCell, InvalidInput
+from schemaless.store.erasures.sql import replace_bodies
 from schemaless.store.internals import internals_of
 
 pytestmark = [pytest.mark.myrocks, pytest.mark.twice]
@@ -96,6 +98,24 @@ def test_an_append_without_refill_does_not_follow_an_erased_version(fresh_store,
     assert versions == [3, 2, 1]
     assert fresh_store.append_cell(subject, "BASE", {}, refill=False).key.ref_key == 5
     assert fresh_store.append_cell(subject, "NEW", {}, refill=False).key.ref_key == 1
+
+
+def test_an_append_without_refill_waits_for_an_erasure_that_has_begun(fresh_store, by_hand, written, eventually):
+    """What the erasure has not committed yet counts; one that begins later finds the new version."""
+    subject, _ = written
+    shard = fresh_store.shard_of(subject)
+    shards, latest = by_hand(fresh_store), fresh_store.get_cell_latest(subject, "BASE")
+    with ThreadPoolExecutor(1) as threads, shards.pool_for(shards.node_of(shard)).connection() as connection:
+        with connection.transaction():
+            connection.execute(replace_bodies(shards.database(shard), "cell", [latest.added_id], tombstone(1)))
+            append = threads.submit(fresh_store.append_cell, subject, "BASE", {"late": True}, refill=False)
+            waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT added_id%LOCK IN SHARE MODE'"
+            eventually(lambda: shards.pool_for(shards.node_of(shard)).rows(waits), "the append waits")
+            assert not append.done()
+        with pytest.raises(CellErased):
+            append.result(30)
+
+    assert [cell.ref_key for cell in fresh_store.get_versions(subject, "BASE", include_erased=True)] == [3, 2, 1]
 
 
 @pytest.mark.guarantee("erased-reads")
