@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from schemaless.base.events import Advanced
 from schemaless.cli.options import store_option
+from schemaless.codec.envelope import DELTA_FORMATS
 from schemaless.errors import AccessDenied
+from schemaless.planning.capacity.basis import groups_of
+from schemaless.planning.capacity.history import latest
+from schemaless.planning.capacity.measurement import Group
 from schemaless.planning.sampling.table_sizes import TableSize, cell_table_sizes, obsolete_bytes, other_table_sizes
 from schemaless.store.cells.counting import estimate_on, exact_count
 from schemaless.store.datastore import Datastore
@@ -26,6 +30,8 @@ from schemaless.ui.terminal.output import (
     progress,
 )
 
+_KINDS: Final = ("whole", "deltas")
+
 
 @click.command(cls=ReadOnlyCommand)
 @store_option
@@ -35,7 +41,7 @@ from schemaless.ui.terminal.output import (
 @click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
 @json_option
 def info(store: Datastore, count: bool, internals: bool) -> None:
-    """Show a datastore's topology and cell counts.
+    """Show a datastore's topology and cell counts, and what the latest 'schemaless capacity measure' found.
 
     --json includes what --all shows.
 
@@ -46,11 +52,13 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
       schemaless info --json
     """
     clusters = [_cluster_facts(store, cluster, count) for cluster in internals_of(store).topology.clusters]
+    stored = _stored_facts(store)
     facts = {
         "name": store.name,
         "shards": store.shard_count,
         "placement": internals_of(store).topology.placement,
         "clusters": clusters,
+        "stored": stored,
     }
     print_result(facts)
     placed = f", placed by {facts['placement']}" if internals else ""
@@ -80,6 +88,16 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
                 soft_wrap=True,
                 highlight=False,
             )
+    if stored is not None:
+        out().print(f"\nstored bodies, measured at {stored['measured_at'][:16]} UTC")
+        print_table(
+            None,
+            ["column", "whole", "bytes", "differences", "bytes"],
+            [
+                [column["column_name"], *(text for kind in _KINDS for text in _kind_texts(column[kind]))]
+                for column in stored["columns"]
+            ],
+        )
     known = [cluster["other_tables"] for cluster in clusters if cluster["other_tables"] is not None]
     if known and internals:
         totals: Counter[str] = Counter()
@@ -87,6 +105,31 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
             totals.update({table: sizes["file_bytes"] for table, sizes in tables.items()})
         listed = ", ".join(f"{table} {bytes_text(total)}" for table, total in sorted(totals.items()))
         out().print(f"other tables: {listed}")
+
+
+def _stored_facts(store: Datastore) -> dict[str, Any] | None:
+    """Return the number and size of each column's bodies in the latest measurement, whole ones and deltas apart."""
+    try:
+        measurement = latest(store)
+    except AccessDenied:
+        return None
+    if measurement is None:
+        return None
+    columns = []
+    for name in measurement.column_names:
+        kinds: dict[str, list[Group]] = {kind: [] for kind in _KINDS}
+        for group in groups_of(measurement, name):
+            kinds["deltas" if group.codec in DELTA_FORMATS.values() else "whole"].append(group)
+        sizes = {
+            kind: {size: round(sum(getattr(group, size).mid for group in groups)) for size in ("cells", "body_bytes")}
+            for kind, groups in kinds.items()
+        }
+        columns.append({"column_name": name, **sizes})
+    return {"measured_at": measurement.taken_at.isoformat(), "columns": columns}
+
+
+def _kind_texts(sizes: dict[str, int]) -> list[Any]:
+    return [sizes["cells"], bytes_text(sizes["body_bytes"])]
 
 
 def _cluster_facts(store: Datastore, cluster: Cluster, count: bool) -> dict[str, Any]:

@@ -109,7 +109,11 @@ METRICS: Final = {
         ("export_rows", "export", "Rows in these files."),
         ("export_bytes", "export", "Size of these files in bytes."),
         ("measured_timestamp_seconds", "", "Time of the latest measurement, in seconds since 1970."),
-        ("stored_cells", "cluster column codec", "Stored cells in the latest measurement."),
+        (
+            "stored_cells",
+            "cluster column codec",
+            "Stored cells in the latest measurement; +delta is for differences.",
+        ),
         ("stored_body_bytes", "cluster column codec", "Bytes of stored bodies in the latest measurement."),
         ("file_bytes", "cluster", "Bytes of all cell tables' files, counting one copy of the data."),
         ("disk_bytes", "disk", "Size of the disk in the latest measurement."),

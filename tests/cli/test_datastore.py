@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from schemaless import connect
+from schemaless import NewCell, connect
+from schemaless.codec.envelope import is_delta
 from schemaless.ops.admin.upgrades import DatabaseState, UpgradeOutcome
 from schemaless.schema.versions import head
 from schemaless.store.internals import internals_of
@@ -88,6 +89,25 @@ def test_info_shows_sizes_to_those_who_may_see_them(invoke, accounts, server_url
     assert all(cluster["allocated_bytes"] > 0 for cluster in allowed.json["clusters"])
     assert [cluster["allocated_bytes"] for cluster in refused.json["clusters"]] == [None, None]
     assert shown.out.count("needs PROCESS") == 2
+
+
+def test_info_shows_whole_bodies_and_differences(invoke, fresh_store, fresh_url, admin_url, migrate_url, new_row):
+    """As the latest measurement found them; without one, nothing."""
+    row = new_row()
+    fresh_store.put_cells([NewCell(row, "A", n, {"parts": [*range(200)], "n": n}) for n in range(40)])
+    fresh_store.put_cell(row, "B", 1, {})
+    assert invoke("info", "--json", url=fresh_url).json["stored"] is None
+    assert invoke("migrate", "run", "--execute", "--history", url=migrate_url).code == 0
+    assert invoke("capacity", "measure", url=admin_url).code == 0
+    deltas = [len(cell.body) for cell in fresh_store.get_stored_versions(row, "A") if is_delta(cell.body)]
+    stored = invoke("info", "--json", url=fresh_url).json["stored"]
+    a, b = stored["columns"]
+    assert a["deltas"] == {"cells": len(deltas), "body_bytes": sum(deltas)}
+    assert (a["whole"]["cells"], len(deltas) > 30) == (40 - len(deltas), True)
+    assert (b["column_name"], b["whole"]["cells"], b["deltas"]) == ("B", 1, {"cells": 0, "body_bytes": 0})
+    shown = invoke("info", url=fresh_url).out
+    assert "stored bodies, measured at " in shown
+    assert re.search(rf"A +{40 - len(deltas)} +[0-9.]+ K?i?B +{len(deltas)} +", shown)
 
 
 def test_info_of_no_datastore_is_exit_1(invoke, accounts, server_urls):
