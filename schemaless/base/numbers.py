@@ -171,6 +171,43 @@ def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]
     return low, high
 
 
+_DECIMAL: Final = (1000.0, ("B", "kB", "MB", "GB", "TB", "PB"))
+_BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+_system = _DECIMAL
+
+
+def use_binary_units(binary: bool) -> None:
+    """Set whether sizes are shown in powers of 1,024 from now on, instead of powers of 1,000."""
+    global _system
+    _system = _BINARY if binary else _DECIMAL
+
+
+def size_units() -> list[tuple[float, str]]:
+    """Return the units of sizes with their number of bytes, smallest first."""
+    base, names = _system
+    return [(base**power, name) for power, name in enumerate(names)]
+
+
+def units_text() -> str:
+    """Return a sentence that explains the units of sizes."""
+    (_, _), (small, kilo), (_, mega), *_ = size_units()
+    return f"1 {kilo} is {small:,.0f} bytes, 1 {mega} is {small:,.0f} {kilo}, and so on."
+
+
+def bytes_text(count: float) -> str:
+    """Format a number of bytes with three significant digits.
+
+    >>> bytes_text(999), bytes_text(20_480), bytes_text(1.5e9), bytes_text(614.4e9), bytes_text(999.9e6)
+    ('999 B', '20.5 kB', '1.50 GB', '614 GB', '1.00 GB')
+    """
+    base, names = _system
+    size, power = float(count), 0
+    while abs(size) >= base - 0.5 and power < len(names) - 1:
+        size, power = size / base, power + 1
+    digits = 0 if power == 0 or abs(size) >= 99.95 else 1 if abs(size) >= 9.995 else 2
+    return f"{size:,.{digits}f} {names[power]}"
+
+
 def shards_text(shards: Iterable[int]) -> str:
     """Return ascending shard numbers as a list that ``--shards`` accepts, such as ``0-3,8``."""
     parts: list[list[int]] = []

@@ -2,8 +2,8 @@
 
 Synthetic documents are seeded and identical on every machine and Python version; the digest confirms it.
 
-- ``small``, ``medium``: tables of addresses, 1.4 and 16 KB, to measure the overhead of compression over encoding.
-- ``large``, ``huge``: lists of products, 230 KB and 3 MB, to measure inflating and decoding separately.
+- ``small``, ``medium``: tables of addresses, 1.4 and 16 kB, to measure the overhead of compression over encoding.
+- ``large``, ``huge``: lists of products, 230 kB and 3 MB, to measure inflating and decoding separately.
 - ``extremes``: documents whose values are of one kind, such as only integers, rather than a realistic mix.
 """
 
@@ -250,9 +250,9 @@ EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument
 """Description, number of documents and generator of each corpus, by name."""
 
 _MADE_UP: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument]]]] = {
-    "small": ("1.4 KB each: twelve rows of a table of addresses", 2000, _addresses(12)),
-    "medium": ("16 KB each: rows of a table of addresses", 500, _addresses(138)),
-    "large": ("230 KB each: products", 24, _products(234)),
+    "small": ("1.4 kB each: twelve rows of a table of addresses", 2000, _addresses(12)),
+    "medium": ("16 kB each: rows of a table of addresses", 500, _addresses(138)),
+    "large": ("230 kB each: products", 24, _products(234)),
     "huge": ("3 MB each: products", 4, _products(3053)),
     **EXTREMES,
 }

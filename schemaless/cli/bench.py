@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.bench import corpora, dictionaries
 from schemaless.bench import page as bench_page
 from schemaless.bench.article import Figures
@@ -27,7 +28,6 @@ from schemaless.ui.terminal.files import OutputFolder, write_whole
 from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     json_option,
     note,

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from schemaless.base.events import Step, only
-from schemaless.base.numbers import Interval, added
+from schemaless.base.numbers import Interval, added, bytes_text
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.cli.options import choice_options, datastore_option, store_option
@@ -38,7 +38,6 @@ from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     error,
     estimate_json,
@@ -60,7 +59,7 @@ _ALWAYS: Final = (DATASTORES, SIDE_BY_SIDE, BY_DISK, BUDGET, LEVELS, WHAT_IF)
 
 _DISK_HELP: Final = (
     "Disk that holds a cluster's data: its total size and, after a colon, the space that is free now, such as "
-    "cluster-1=4TB:1.5TB (KB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, it is assumed that only "
+    "cluster-1=4TB:1.5TB (kB to TB are powers of 1,000, KiB to TiB of 1,024). Without FREE, it is assumed that only "
     "this datastore uses the disk. May be repeated."
 )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.keys import check_column_name
-from schemaless.base.numbers import ZERO, Interval
+from schemaless.base.numbers import ZERO, Interval, bytes_text
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
@@ -80,7 +80,7 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--bytes-per-document",
     size_of,
     "SIZE",
-    "Disk space of one document including row and index, such as 20KB. If you only know the body, use --body.",
+    "Disk space of one document including row and index, such as 20kB. If you only know the body, use --body.",
 )
 @_range_option(
     "--body",
@@ -202,17 +202,17 @@ def model_command(
              / (documents a day x bytes a document x copies)
 
     This formula applies if the same amount is written every day and the disks are empty at the start; --growth,
-    --weekdays, --stored and --retention change these assumptions. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB
+    --weekdays, --stored and --retention change these assumptions. kB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB
     and TiB are powers of 1,024. The command connects to no server.
 
     Give an uncertain value as LOW..HIGH or LOW..MID..HIGH, and the answer becomes a range too. Its worst end combines
     the worst ends of all values, its best end the best ones.
 
-    Example: In Uber's article of 2016, a million trips of 20 KB are stored each day on a disk of 1 TB, meaning 1,024
+    Example: In Uber's article of 2016, a million trips of 20 kB are stored each day on a disk of 1 TB, meaning 1,024
     GB. The disk is full after 51 days, or after 30 days if other parts of the system use 40 % of it:
 
     \b
-      schemaless capacity model --documents-per-day 1M --bytes-per-document 20KB \\
+      schemaless capacity model --documents-per-day 1M --bytes-per-document 20kB \\
           --disk 1024GB --overhead 40%
 
     With --bytes-per-document-after 2822, the size of a trip after re-encoding, the disk lasts 217 days. The article's
@@ -411,18 +411,18 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     rows += [
         row("bytes a document", lambda variant: variant.ranges.bytes_per_document, _number),
         same("copies", str(now.copies)),
-        row("written a day", lambda variant: variant.outlook.bytes_per_day, _decimal_text),
+        row("written a day", lambda variant: variant.outlook.bytes_per_day, bytes_text),
     ]
     if now.retention_days is not None:
         rows.append(same("deleted after", f"{now.retention_days:g} days"))
     rows += [
         same("hosts", f"{now.hosts:,}"),
-        same("disk of a host", _range_text(now.disk_bytes_per_host, _decimal_text)),
+        same("disk of a host", _range_text(now.disk_bytes_per_host, bytes_text)),
         same("overhead", _range_text(now.overhead_share, _percent)),
-        row("room for cells", lambda variant: variant.outlook.usable_bytes, _decimal_text),
+        row("room for cells", lambda variant: variant.outlook.usable_bytes, bytes_text),
     ]
     if now.stored_bytes != ZERO:
-        rows.append(same("stored at the start", _range_text(now.stored_bytes, _decimal_text)))
+        rows.append(same("stored at the start", _range_text(now.stored_bytes, bytes_text)))
     rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, _table_days))
     ats = [variant.outlook.at for variant in variants if variant.outlook.at is not None]
     if ats:
@@ -453,13 +453,3 @@ def _whole_percent(share: float) -> str:
 
 def _table_days(days: float) -> str:
     return "never" if math.isinf(days) else f"{math.floor(days):,}"
-
-
-def _decimal_text(count: float) -> str:
-    """Format bytes in powers of 1,000, the units that disks are sold in."""
-    size = float(count)
-    for unit in ("B", "KB", "MB", "GB", "TB"):
-        if size < 1000:
-            return f"{size:,.4g} {unit}"
-        size /= 1000
-    return f"{size:,.4g} PB" if size < 1000 else f"{size:,.0f} PB"

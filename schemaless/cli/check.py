@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import only, together
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import workers_options
 from schemaless.cli.options import shards_option, store_option
@@ -17,7 +18,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     facts,
     json_option,

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.codec_advise import advise
 from schemaless.cli.options import codec_details, execute_option, store_option
 from schemaless.codec.lines import open_lines
@@ -35,7 +36,6 @@ from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     facts,
     json_option,

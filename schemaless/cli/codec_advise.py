@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.options import choice_options, shards_option, store_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
@@ -22,7 +22,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
-    bytes_text,
     estimate_json,
     estimate_text,
     facts,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import shards_text
+from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.options import execute_option, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange
@@ -34,7 +34,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     facts,
     hint,

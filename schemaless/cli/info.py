@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.options import store_option
 from schemaless.codec.envelope import DELTA_FORMATS
 from schemaless.errors import AccessDenied
@@ -21,7 +22,6 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
-    bytes_text,
     counted,
     json_option,
     out,

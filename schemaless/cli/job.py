@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import shards_text
+from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.base.runner_names import process_of, who
 from schemaless.cli.job_options import throttle_changes
 from schemaless.cli.options import store_option, with_options
@@ -24,7 +24,6 @@ from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     as_json,
-    bytes_text,
     counted,
     facts,
     json_option,

@@ -15,6 +15,7 @@ import click
 
 from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import bytes_text
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.cli.options import allow_nan_option, codec_option, url_option
 from schemaless.codec.lines import open_lines
@@ -27,7 +28,6 @@ from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    bytes_text,
     counted,
     facts,
     hint,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
@@ -23,7 +24,6 @@ from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     error,
     facts,

@@ -134,13 +134,18 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     help="Show no progress and no notes, only results and errors, for cron; accepted anywhere on the command line.",
 )
 @click.option(
+    "--binary",
+    is_flag=True,
+    help="Show sizes in KiB to PiB (powers of 1,024) instead of kB to PB; accepted anywhere on the command line.",
+)
+@click.option(
     "-d",
     "--datastore",
     metavar="NAME",
     shell_complete=_names,
     help="The datastore: its name in the configuration, or its URL; also accepted after the command.",
 )
-def cli(traceback: bool, quiet: bool, datastore: str | None) -> None:
+def cli(traceback: bool, quiet: bool, binary: bool, datastore: str | None) -> None:
     """An append-only cell store on sharded MySQL.
 
     Data goes to standard output, progress and errors to standard error. No command rewrites stored cells without
@@ -153,7 +158,7 @@ def cli(traceback: bool, quiet: bool, datastore: str | None) -> None:
 
     Exit status: 0 if done, 1 if it failed or found faults, 2 for wrong usage, 3 if stopped; run it again to resume.
     """
-    begin_output(quiet=quiet)
+    begin_output(quiet=quiet, binary=binary)
 
 
 def _with_advice(error: click.ClickException) -> click.ClickException:
@@ -178,8 +183,9 @@ def run(arguments: list[str]) -> int:
     """Run one command and return the exit status; report every error as one line on standard error."""
     show_traceback = "--traceback" in arguments
     quiet = bool({"-q", "--quiet"} & set(arguments))
-    arguments = [argument for argument in arguments if argument not in ("--traceback", "-q", "--quiet")]
-    arguments = ["-q", *arguments] if quiet else arguments
+    anywhere = [flag for flag in ("-q", "--binary") if flag in arguments or (flag == "-q" and quiet)]
+    arguments = [argument for argument in arguments if argument not in ("--traceback", "-q", "--quiet", "--binary")]
+    arguments = [*anywhere, *arguments]
     signal.signal(signal.SIGTERM, _on_sigterm)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, _on_sigterm)

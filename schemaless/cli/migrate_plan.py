@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.faults import failure_json
 from schemaless.cli.options import (
     as_spec,
@@ -32,7 +32,6 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
-    bytes_text,
     counted,
     estimate_json,
     estimate_text,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.options import note_estimated_sizes, store_option
 from schemaless.ops.jobs.job_store import JobStore
@@ -18,7 +19,6 @@ from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
-    bytes_text,
     counted,
     estimate_json,
     estimate_text,

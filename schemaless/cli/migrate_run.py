@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import only, together
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import failure_json
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
@@ -29,7 +30,6 @@ from schemaless.ui.terminal.files import unwritable_folder
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    bytes_text,
     counted,
     hint,
     json_option,

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import chosen_job, job_option, throttle_options, workers_options
 from schemaless.cli.options import execute_option, shards_of, shards_option, store_option, with_options
@@ -30,7 +31,6 @@ from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     facts,
     hint,

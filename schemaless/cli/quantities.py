@@ -56,15 +56,17 @@ _MULTIPLES: Final = {"": 1, "k": 10**3, "m": 10**6}
 
 
 def size_of(value: str) -> float:
-    """Parse a size into bytes: ``2822``, ``20KB`` (1,000s), ``512GiB`` (1,024s)."""
+    """Parse a size into bytes: ``2822``, ``20kB`` (1,000s), ``512GiB`` (1,024s)."""
     number, unit = _split(value)
     if number is None:
-        raise click.BadParameter(f"{value!r} is not a size; write, for example, 2822, 20KB, 1.5TB or 512GiB")
+        raise click.BadParameter(f"{value!r} is not a size; write, for example, 2822, 20kB, 1.5TB or 512GiB")
     if unit in ("k", "m", "g", "t", "p"):
-        letter = unit.upper()
-        raise click.BadParameter(f"{value!r} can be read two ways; write {letter}B for 1,000s or {letter}iB for 1,024s")
+        thousand = unit if unit == "k" else unit.upper()
+        raise click.BadParameter(
+            f"{value!r} can be read two ways; write {thousand}B for 1,000s or {unit.upper()}iB for 1,024s"
+        )
     if unit and unit not in _UNITS:
-        raise click.BadParameter(f"{value!r}: the unit must be B, KB, MB, GB, TB, PB, KiB, MiB, GiB, TiB or PiB")
+        raise click.BadParameter(f"{value!r}: the unit must be B, kB, MB, GB, TB, PB, KiB, MiB, GiB, TiB or PiB")
     return _whole(value, number * _UNITS[unit or "b"])
 
 

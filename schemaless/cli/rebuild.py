@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
@@ -25,7 +25,6 @@ from schemaless.store.opening import connect
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    bytes_text,
     counted,
     estimate_json,
     estimate_text,

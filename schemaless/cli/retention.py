@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import execute_option, row_key_of, shards_option, store_option
@@ -23,7 +24,6 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
-    bytes_text,
     counted,
     facts,
     json_option,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import bytes_text
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.options import as_spec, note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
@@ -27,7 +28,6 @@ from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
-    bytes_text,
     counted,
     estimate_json,
     estimate_text,

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from schemaless.base.numbers import bytes_text
 from schemaless.ops.migrate.tally import MigrateOutcome
 from schemaless.planning.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.planning.sampling.table_sizes import TableSize
-from schemaless.ui.terminal.output import bytes_text, counted, line_break, out, print_table
+from schemaless.ui.terminal.output import counted, line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000
 
@@ -58,7 +59,7 @@ def show_gain(outcome: MigrateOutcome, before: Size, after: Size, last: Size) ->
     out().print(
         "Re-encoding alone does not shrink the files: new bodies need pages before the pages of the old ones are free."
         f"{line_break()}New cells fill the free pages, or a rebuild returns them to the disk. InnoDB keeps some 6 "
-        f"MiB of each{line_break()}file free, which matters for files as small as these."
+        f"MB of each{line_break()}file free, which matters for files as small as these."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{counted(count, 'body', 'bodies')} kept as compressed JSON text: {reason}")

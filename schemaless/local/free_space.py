@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from schemaless.base.numbers import bytes_text
 from schemaless.errors import LocalServerError
 
 SERVERS_REMEDY: Final = "make room, or choose a folder on another disk, and run the same command again"
@@ -22,7 +23,7 @@ class NoSpace(LocalServerError):
 
 def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
     """Return the error for a full disk."""
-    return NoSpace(f"no space left{what} in {folder} ({free_bytes(folder) / 1024 / 1024:,.0f} MiB free); {remedy}")
+    return NoSpace(f"no space left{what} in {folder} ({bytes_text(free_bytes(folder))} free); {remedy}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -53,8 +54,7 @@ def require(folder: Path, needed_bytes: int, what: str, remedy: str) -> None:
     free = free_bytes(folder)
     if free < needed_bytes:
         raise NoSpace(
-            f"{what} needs {needed_bytes / 1024 / 1024:,.0f} MiB in {folder}, but only {free / 1024 / 1024:,.0f} MiB "
-            f"are free; {remedy}"
+            f"{what} needs {bytes_text(needed_bytes)} in {folder}, but only {bytes_text(free)} are free; {remedy}"
         )
 
 

@@ -25,7 +25,6 @@ from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import tables
 from tests.planning.capacity.reports import (
     GIB,
-    MIB,
     PLANNING,
     WHAT_IFS,
     common,
@@ -351,7 +350,7 @@ def test_the_usage_chart_shows_past_and_thresholds(reports):
 
     svg = fill.svg()
 
-    for label in ("so far", "today", "80 %", "90 %", "used, GiB"):
+    for label in ("so far", "today", "80 %", "90 %", "used, GB"):
         assert f">{label}</text>" in svg, label
     assert "40 days until today" not in fill.description  # The first day is incomplete.
     assert "39 days" in fill.description or "40 days" in fill.description or "41 days" in fill.description
@@ -367,11 +366,11 @@ def test_many_shards_are_drawn_as_a_histogram(reports):
 
     assert drawn.title == "Distribution of 4,096 shards by size"
     assert ">shards</text>" in svg
-    assert "a shard's file, MiB" in svg.replace("&#x27;", "'").replace("&apos;", "'")
+    assert "a shard's file, MB" in svg.replace("&#x27;", "'").replace("&apos;", "'")
     assert svg.count("<path") < 300
     sizes = [size for space in found.measurement.clusters for _, size in space.shard_files]
     assert len(table.rows) == 10
-    assert table.rows[0][2] == f"{max(sizes) / MIB:.1f} MiB"
+    assert table.rows[0][2] == f"{max(sizes) / 1e6:.0f} MB"
     assert "4,096 shards, with" in table.note
 
 

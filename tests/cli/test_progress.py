@@ -61,8 +61,8 @@ def lines_on(screen: io.StringIO) -> list[str]:
     [
         (0, None, "bytes", "0 B"),
         (12, 94, "bytes", "12 of 94 B"),
-        (12.3 * 2**20, 94.2 * 2**20, "bytes", "12.3 of 94.2 MiB"),
-        (512, 3 * 2**40, "bytes", "0.0 of 3.0 TiB"),
+        (12.3e6, 94.2e6, "bytes", "12.3 of 94.2 MB"),
+        (512, 3e12, "bytes", "0.0 of 3.0 TB"),
         (999, 9_999, "cells", "999 of 9,999 cells"),
         (1_234, 12_345, "cells", "1.2 of 12.3 k cells"),
         (1_234_567, 3_400_000_000, "ids", "0.0 of 3.4 G ids"),
@@ -80,7 +80,7 @@ def test_amounts_are_scaled_alike(done, total, unit, text):
 @pytest.mark.parametrize(
     ("per_s", "unit", "text"),
     [
-        (4.5 * 2**20, "bytes", "4.5 MiB/s"),
+        (4.5e6, "bytes", "4.5 MB/s"),
         (3, "bytes", "3 B/s"),
         (12_300, "cells", "12.3 k cells/s"),
         (10, "shards", "10 shards/s"),
@@ -105,14 +105,14 @@ def test_the_rate_of_a_slow_job_is_not_zero(mb_per_s, text):
 def test_progress_is_one_line_of_a_terminal(terminal):
     """Whatever the description and the figures: nothing is wrapped, and the end is known once it is."""
     with progress("loading a-file-with-a-very-long-name-of-its-own.ndjson.gz", None, "bytes") as listener:
-        listener(Advanced(1 << 20))
-        listener(Total(94 << 20))
-        listener(Advanced(93 << 20))
+        listener(Advanced(10**6))
+        listener(Total(94 * 10**6))
+        listener(Advanced(93 * 10**6))
     lines = [line for line in lines_on(terminal) if line.strip()]
 
     assert lines
     assert all(len(line) <= 80 and line.startswith("loading a") for line in lines)
-    assert "94.0 of 94.0 MiB" in lines[-1]
+    assert "94.0 of 94.0 MB" in lines[-1]
     assert "/s, in " in lines[-1]
     assert "\u2026" in lines[-1]
 
@@ -164,7 +164,7 @@ def test_picture_of_a_job_is_one_line(waits, width):
 
     (line,) = screen.getvalue().splitlines()
     assert line.startswith("job 3 ")
-    assert "50.0% of 190.7 MiB" in line
+    assert "50.0% of 200 MB" in line
     assert ("waits on all clusters: paused by me" in line) == (waits and width > 40)
     assert ("3.9 MB/s" in line) == (not waits)
     assert ("19.2 M cells" in line) == (not waits and width > 40)

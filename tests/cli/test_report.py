@@ -71,7 +71,7 @@ def test_report_for_people_leads_with_what_was_reclaimed(invoke, migrated):
 
     assert short.code == whole.code == 0
     for shown in (short.out, whole.out):
-        assert re.match(r"migration \d+ of .*\n\n[\d.]+ KiB of body bytes reclaimed \(-\d+\.\d%\)\.\n", shown)
+        assert re.match(r"migration \d+ of .*\n\n[\d.]+ kB of body bytes reclaimed \(-\d+\.\d%\)\.\n", shown)
     for title in ("by cluster", "by shard", "by column"):
         assert f"\n{title}\n" in whole.out
         assert f"\n{title}\n" not in short.out

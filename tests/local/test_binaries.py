@@ -278,7 +278,7 @@ def test_no_space_is_found_before_fetching(archive, monkeypatch):
     monkeypatch.setattr(space, "free_bytes", lambda folder: 200 * 1024 * 1024)
 
     with pytest.raises(
-        space.NoSpace, match=r"needs 300 MiB in .*a cache.*, but only 200 MiB are free; .*SCHEMALESS_CACHE"
+        space.NoSpace, match=r"needs 315 MB in .*a cache.*, but only 210 MB are free; .*SCHEMALESS_CACHE"
     ):
         binaries.unpacked("mysql")
     assert " download " not in archive.log.read_text()

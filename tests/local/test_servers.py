@@ -264,9 +264,7 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
     if (done := subprocess.run(mount, stderr=subprocess.PIPE, text=True)).returncode != 0:
         pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     try:
-        with pytest.raises(
-            space.NoSpace, match=r"a new server needs .* MiB in .*small disk.* are free; .*another disk"
-        ):
+        with pytest.raises(space.NoSpace, match=r"a new server needs .* MB in .*small disk.* are free; .*another disk"):
             servers.up(small / "servers", 1, "mariadb")
         monkeypatch.setattr(space, "require", lambda *_: None)
         with pytest.raises(space.NoSpace, match=r"no space left .*small disk"):

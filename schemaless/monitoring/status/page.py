@@ -9,10 +9,11 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
+from schemaless.base.numbers import bytes_text
 from schemaless.monitoring.status.model import Finding, JobView, Status
 from schemaless.monitoring.status.tables import Table, tables_of
 from schemaless.ui.pages import frame
-from schemaless.ui.terminal.output import bytes_text, counted
+from schemaless.ui.terminal.output import counted
 
 STYLE: Final = """
 :root { --fault: #a5222d; --notice: #8a4a00; --good: #0b6b5d; }

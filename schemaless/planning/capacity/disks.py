@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemaless.base.numbers import bytes_text
 from schemaless.planning.capacity.measurement import ClusterFiles, Measurement
 
 _SAME_DISK_SHARE: Final = 0.02
@@ -86,9 +87,7 @@ def with_disks(
 
 
 def _size_text(size: int, free: int | None) -> str:
-    """Format sizes in powers of 1,000, the units that disks are sold in."""
-    unit, name = next((scale for scale in ((1e9, "GB"), (1e6, "MB")) if size >= scale[0]), (1.0, "bytes"))
-    return f"{size / unit:,.4g} {name}" + ("" if free is None else f" with {free / unit:,.4g} {name} free")
+    return bytes_text(size) + ("" if free is None else f" with {bytes_text(free)} free")
 
 
 def disks_of(measurement: Measurement, labels: Mapping[str, str] | None = None) -> list[Disk]:

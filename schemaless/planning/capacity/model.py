@@ -6,7 +6,7 @@ Values are plain numbers in the unit that their name gives; sizes are in bytes. 
 1,000 GB; mixing them up causes errors of up to 10 %. The formula holds for a constant number of documents a day;
 ``growth.py`` adds growth and weekdays, and a plan may delete documents at a given age.
 
-Uber's example of one million trips of 20 KB a day counts a TB as 1,024 GB. One disk of 1 TB:
+Uber's example of one million trips of 20 kB a day counts a TB as 1,024 GB. One disk of 1 TB:
 
 >>> disk = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
 >>> bytes_per_day(disk) / GB

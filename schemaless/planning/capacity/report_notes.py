@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from schemaless.base.numbers import bytes_text, units_text
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.planning.capacity.basis import DiskForecast
@@ -173,24 +174,20 @@ def note_on_other_tables(measurements: Sequence[Measurement]) -> list[str]:
     files = newest.other_files
     if not files:
         return []
-    sizes = ", ".join(f"{table} {_mib(size)}" for table, size in files.items())
-    text = f"other tables of the shards use {_mib(sum(files.values()))}: {sizes}"
+    sizes = ", ".join(f"{table} {bytes_text(size)}" for table, size in files.items())
+    text = f"other tables of the shards use {bytes_text(sum(files.values()))}: {sizes}"
     earlier = [
         measurement for measurement in measurements if measurement.other_files and _days(measurement, newest) >= 1
     ]
     if earlier:
         growth = sum(files.values()) - sum(earlier[0].other_files.values())
         days = _days(earlier[0], newest)
-        text += f"; they grew by {_mib(growth / days)} a day over {math.floor(days)} days"
+        text += f"; they grew by {bytes_text(growth / days)} a day over {math.floor(days)} days"
     return [f"{text}. They count as used space now, but no forecast includes their growth"]
 
 
 def _days(earlier: Measurement, later: Measurement) -> float:
     return (later.taken_at - earlier.taken_at).total_seconds() / 86_400
-
-
-def _mib(size: float) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
 
 
 def _mixed(measurement: Measurement, column: str) -> bool:
@@ -234,7 +231,7 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
         *([("Storage engines", _ENGINES)] if engines else []),
         ("After re-encoding", _AFTER),
         ("Skew", _SKEW),
-        ("Units", "Bytes; 1 KiB is 1,024 bytes, 1 MiB is 1,024 KiB, and so on. Days have 24 hours, UTC."),
+        ("Units", f"{units_text()} Days have 24 hours, UTC."),
     )
 
 

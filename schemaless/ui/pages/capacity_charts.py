@@ -8,16 +8,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from schemaless.base.numbers import bytes_text, size_units
 from schemaless.planning.capacity.forecast import Band, Forecast
 from schemaless.planning.capacity.report import CapacityReport, bars
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.ui.pages.capacity_words import answer, days_text, level_name
 from schemaless.ui.pages.charts import INK, SERIES, SOFT, Chart
-from schemaless.ui.terminal.output import (
-    bytes_text,
-    counted,
-    estimate_text,
-)
+from schemaless.ui.terminal.output import counted, estimate_text
 
 if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure
@@ -394,11 +391,9 @@ def _beside(axes: Any, text: str, x: float, y: float) -> None:
 
 
 def _bytes_axis(axis: Any, label: str, most_ticks: int = 6) -> None:
-    """Set ticks at round numbers of KiB, MiB, ...; Matplotlib's own are round only in decimal units."""
+    """Set ticks at round numbers of kB, MB, ..."""
     high = max(axis.get_view_interval())
-    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-    power = min(max(0, int(math.log(high, 1024))), len(units) - 1) if high >= 1 else 0
-    unit = 1024.0**power
+    unit, name = next(((size, name) for size, name in reversed(size_units()) if high >= size), size_units()[0])
     least = high / unit / most_ticks
     step = next(
         factor * 10.0**exponent
@@ -408,7 +403,7 @@ def _bytes_axis(axis: Any, label: str, most_ticks: int = 6) -> None:
     )
     ticks = [step * number for number in range(math.floor(high / unit / step) + 1)]
     axis.set_ticks([tick * unit for tick in ticks], [f"{tick:g}" for tick in ticks])
-    axis.set_label_text(f"{label}, {units[power]}")
+    axis.set_label_text(f"{label}, {name}")
 
 
 def _date_axis(axis: Any) -> None:

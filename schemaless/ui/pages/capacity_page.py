@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
+from schemaless.base.numbers import bytes_text
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages import frame as shared
 from schemaless.ui.pages.capacity_charts import charts
@@ -16,7 +17,7 @@ from schemaless.ui.pages.capacity_tables import FULLEST, comparison_tables, hist
 from schemaless.ui.pages.capacity_words import Table, answer, cost_answer, levels_text, order_answer
 from schemaless.ui.pages.charts import STYLE as CHART_STYLE
 from schemaless.ui.pages.frame import escaped
-from schemaless.ui.terminal.output import bytes_text, counted, estimate_text
+from schemaless.ui.terminal.output import counted, estimate_text
 
 _STYLE: Final = """
 body { max-width: 68rem; }

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from schemaless.base.numbers import Interval, added
+from schemaless.base.numbers import Interval, added, bytes_text
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
 from schemaless.planning.capacity.planning import Comparison, Level, Month
@@ -25,7 +25,6 @@ from schemaless.ui.pages.capacity_words import (
     between_text,
     date_text,
     days_text,
-    decimal_text,
     growth_text,
     horizon_text,
     level_name,
@@ -37,7 +36,7 @@ from schemaless.ui.pages.capacity_words import (
     seconds_text,
     until_text,
 )
-from schemaless.ui.terminal.output import bytes_text, counted, estimate_text, size_text
+from schemaless.ui.terminal.output import counted, estimate_text, size_text
 
 T = TypeVar("T")
 
@@ -139,12 +138,12 @@ def _side_by_side(report: CapacityReport) -> Table:
     ]
     if any(each.full is not None and each.full.lead_days is not None for each in compared):
         rows.append(row("order by", lambda each: _known(each.full, _order_by)))
-    rows.append(row("stored at the start", lambda each: _known(each.stored_bytes, _decimal_estimate, "?")))
+    rows.append(row("stored at the start", lambda each: _known(each.stored_bytes, _bytes_estimate, "?")))
     days = next((each.cost.days for each in compared if each.cost is not None), None)
     if days is not None:
         sizes = row(
             f"growth of {days:,} days",
-            lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, decimal_text), "?"),
+            lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, bytes_text), "?"),
         )
         rows.append(sizes)
     if days is not None and any(each.price_per_tb is not None for each in compared):
@@ -158,7 +157,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         ]
     note = (
         "Days with 80 % and 95 % intervals, as in the other tables. Stored at the start and growth count all "
-        "copies, in the units that disks are sold in (powers of 1,000). "
+        "copies. "
         "Cost at the start: the price of the space that additional copies need at once."
     )
     return Table(SIDE_BY_SIDE, ["figure", *(each.change.name for each in compared)], rows, 1, note)
@@ -206,10 +205,6 @@ def month_text(month: Month) -> str:
     following = (month.first_day.replace(day=28) + _WEEK).replace(day=1)
     whole = month.first_day.day == 1 and month.days == (following - month.first_day).days
     return f"{month.first_day:%Y-%m}" + ("" if whole else f" ({month.days} {'day' if month.days == 1 else 'days'})")
-
-
-def _decimal_estimate(size: Interval) -> str:
-    return estimate_text(size, decimal_text)
 
 
 def _price_band(price: Band) -> str:
@@ -282,7 +277,7 @@ def _costs(report: CapacityReport) -> Table:
         {
             "stored": "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
             "growth of": f"{cost.days:,} days",
-            "disk space (80 %)": band_text(cost.size_bytes, decimal_text),
+            "disk space (80 %)": band_text(cost.size_bytes, bytes_text),
             "price (80 %)": _known(cost.price, _price_band),
         }
         for cost in report.planning.costs

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text
 from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
 from schemaless.planning.capacity.options import FULL
 from schemaless.planning.capacity.planning import Level
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.ui.terminal.output import bytes_text, counted, estimate_text
+from schemaless.ui.terminal.output import counted, estimate_text
 
 TOO_WIDE: Final = "cannot be forecast yet"
 """Shown instead of an interval that would be too wide to be of use."""
@@ -247,7 +247,7 @@ def cost_answer(report: CapacityReport) -> Answer | None:
     if price is None or not costs:
         return None
     now, *after = (
-        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{band_text(cost.size_bytes, decimal_text)} "
+        f"{'' if cost.name == 'now' else f're-encoded to {cost.name}, '}{band_text(cost.size_bytes, bytes_text)} "
         f"cost {band_text(band, price_text)}"
         for cost, band in costs
     )
@@ -312,9 +312,3 @@ def band_text(band: Band, text: Callable[[float], str]) -> str:
     if is_too_wide(band.low_80, band.high_80):
         return TOO_WIDE
     return estimate_text(Interval(band.low_80, band.mid, band.high_80), text)
-
-
-def decimal_text(count: float) -> str:
-    """Format bytes in powers of 1,000, the units that disks are sold in."""
-    power = next((power for power in (4, 3, 2, 1) if count >= 1000**power), 0)
-    return f"{count / 1000**power:,.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[power]}"

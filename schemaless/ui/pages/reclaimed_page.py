@@ -6,14 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from schemaless.base.numbers import bytes_text, units_text
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport
 from schemaless.ui.pages import frame
-from schemaless.ui.terminal.output import (
-    bytes_text,
-    counted,
-    estimate_text,
-    size_text,
-)
+from schemaless.ui.terminal.output import counted, estimate_text, size_text
 
 _STYLE: Final = """
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
@@ -258,6 +254,6 @@ def _how(report: ReclaimedReport) -> str:
             "Predicted",
             "Estimated before the run from a small sample of each cluster; files after a rebuild by a page model.",
         ),
-        ("Units", "1 KiB is 1,024 bytes, 1 MiB is 1,024 KiB, and so on."),
+        ("Units", units_text()),
     ]
     return frame.terms(terms)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text, use_binary_units
 from schemaless.cell import CellKey
 from schemaless.ui.terminal.progress import Progress
 from schemaless.ui.terminal.shown import JSONTerminal, shown, shown_json
@@ -85,10 +85,16 @@ def line_break() -> str:
     return " " if sys.stdout.isatty() else "\n"
 
 
-def begin_output(*, quiet: bool) -> None:
-    """Begin the output of a command: ``quiet`` omits progress and notes, but no errors."""
+def begin_output(*, quiet: bool, binary: bool = False) -> None:
+    """Begin the output of a command.
+
+    Args:
+        quiet: Omit progress and notes, but no errors.
+        binary: Show sizes in powers of 1,024.
+    """
     global _quiet, _as_json
     _quiet, _as_json = quiet, False
+    use_binary_units(binary)
 
 
 def err(*, wrap: bool = False) -> Console:
@@ -206,16 +212,6 @@ def print_rows(
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
-def bytes_text(count: float) -> str:
-    """Format a number of bytes with binary units, such as ``12.3 MiB``."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def speed_text(mb_per_s: float) -> str:

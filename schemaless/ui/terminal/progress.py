@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schemaless.base.events import Advanced, Event, Total
+from schemaless.base.numbers import size_units
 
 _LONGEST_BAR: Final = 40
 _SHORTEST_BAR: Final = 8
@@ -22,24 +23,24 @@ _PLAIN_LINE_EVERY_S: Final = 5.0
 
 _COUNTS: Final = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
 _SLOW: Final = ((1, "s"), (60, "min"), (3_600, "h"))
-_SIZES: Final = ((2.0**40, " TiB"), (2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"))
 
 
 def amount_text(done: float, total: float | None, unit: str) -> str:
-    """Format done and total in the same unit: ``12.3 of 94.2 MiB``, ``1.2 of 3.4 M cells``."""
+    """Format done and total in the same unit: ``12.3 of 94.2 MB``, ``1.2 of 3.4 M cells``."""
     most = max(done, total or 0)
-    named, scales = ("B", _SIZES) if unit == "bytes" else (f" {unit}", _COUNTS)
-    size, scale = next((step for step in scales if most >= step[0] and (most >= 10_000 or named == "B")), (1, ""))
-    amounts = [amount for amount in (done, total) if amount is not None]
+    if unit == "bytes":
+        size, scale = next((step for step in reversed(size_units()) if most >= step[0]), size_units()[0])
+        named = f" {scale}"
+    else:
+        size, scale = next((step for step in _COUNTS if most >= step[0] and most >= 10_000), (1, ""))
+        named = f"{scale} {unit}"
     # Unscaled units count only when they are complete.
-    figures = [f"{amount / size:,.1f}" if scale else f"{math.floor(amount):,}" for amount in amounts]
-    if named == "B":
-        return " of ".join(figures) + (scale or " B")
-    return " of ".join(figures) + scale + named
+    amounts = [amount for amount in (done, total) if amount is not None]
+    return " of ".join(f"{amount / size:,.1f}" if size > 1 else f"{math.floor(amount):,}" for amount in amounts) + named
 
 
 def rate_text(per_s: float, unit: str) -> str:
-    """Format a rate with a suitable unit: ``4.5 MiB/s``, ``12.3 k cells/s``, ``2.5 shards/min``."""
+    """Format a rate with a suitable unit: ``4.5 MB/s``, ``12.3 k cells/s``, ``2.5 shards/min``."""
     if unit != "bytes" and 0 < per_s < 10:
         times, per = next(((times, per) for times, per in _SLOW if per_s * times >= 1), _SLOW[-1])
         return f"{per_s * times:.1f} {unit}/{per}"

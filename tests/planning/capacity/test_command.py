@@ -90,11 +90,25 @@ def test_sizes_are_parsed_in_common_spellings(capsys, text, size_bytes):
     assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == exactly(size_bytes)
 
 
+@pytest.mark.parametrize("place", [0, len(ARTICLE)])
+def test_sizes_are_shown_in_binary_units_on_request(capsys, place):
+    """``--binary``, anywhere on the command line, changes texts, but not the bytes of JSON."""
+    binary = [*ARTICLE, *START]
+    binary.insert(place, "--binary")
+    outputs = []
+    for arguments in ([*binary, "--json"], binary, [*ARTICLE, *START]):
+        assert run(arguments) == 0
+        outputs.append(capsys.readouterr().out)
+
+    assert json.loads(outputs[0]) == answer(capsys)
+    assert [("954 GiB" in text, "1.02 TB" in text) for text in outputs[1:]] == [(True, False), (False, True)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--disk", "1T"], "'1T' can be read two ways; write TB for 1,000s or TiB for 1,024s"),
-        (["--disk", "1XB"], "'1XB': the unit must be B, KB, MB, GB, TB, PB"),
+        (["--disk", "1XB"], "'1XB': the unit must be B, kB, MB, GB, TB, PB"),
         (["--disk", "-1TB"], "'-1TB' is not a size; write, for example"),
         (["--disk", "much"], "'much' is not a size"),
         (["--disk", "nan"], "'nan' is not a size"),

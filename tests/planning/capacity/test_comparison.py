@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, bytes_text
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.combined import combine
@@ -26,7 +26,6 @@ from schemaless.planning.sampling.block_trial import MODEL_ERROR
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import tables
-from schemaless.ui.pages.capacity_words import decimal_text
 from schemaless.ui.terminal.output import estimate_text
 from tests.planning.capacity.reports import (
     GIB,
@@ -436,7 +435,7 @@ def test_every_number_of_the_page_agrees_with_the_others(both, page):
         bodies = [(group.column_name, group.body_bytes.mid) for group in both.measurement.groups]
         size = 2 * sum(per_column[name] * length for name, length in bodies)
         assert compared["stored_bytes"]["mid"] == pytest.approx(size, rel=1e-4)
-        assert beside["stored at the start"] == estimate_text(Interval(**compared["stored_bytes"]), decimal_text)
+        assert beside["stored at the start"] == estimate_text(Interval(**compared["stored_bytes"]), bytes_text)
         (stored_line,) = (
             line for line in lines if line["figure"] == "stored_bytes" and line["item"] == compared["name"]
         )

@@ -178,7 +178,7 @@ def test_a_given_disk_that_differs_from_the_measured_one_is_noted():
 
     (note,) = (note for note in found.notes if note.endswith("; the report uses the given one"))
     assert (
-        "cluster-1: the given disk has 42.95 GB with 3.221 GB free, but its server reports 4.295 GB with 3.114 GB free"
+        "cluster-1: the given disk has 42.9 GB with 3.22 GB free, but its server reports 4.29 GB with 3.11 GB free"
         in note
     )
     assert found.disks[1].disk.free_bytes == 5 * GIB - round(1.1 * GIB)
@@ -455,6 +455,6 @@ def test_other_tables_are_listed_with_their_growth():
     (alone,) = note_on_other_tables([newest])
     (both,) = report(old, newest).notes[-1:]
 
-    assert "use 13.0 MiB: follower 1.0 MiB, index_1 12.0 MiB. They count" in alone
-    assert "13.0 MiB: follower 1.0 MiB, index_1 12.0 MiB; they grew by 2.0 MiB a day over 5 days. They count" in both
+    assert "use 13.6 MB: follower 1.05 MB, index_1 12.6 MB. They count" in alone
+    assert "13.6 MB: follower 1.05 MB, index_1 12.6 MB; they grew by 2.10 MB a day over 5 days. They count" in both
     assert Measurement.from_json(newest.to_json()).other_files == newest.other_files
