@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import click
 
-from schemaless.cli.options import url_option
+from schemaless.cli.options import monitor_options, url_option
 from schemaless.errors import InvalidInput
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import ReadOnlyCommand, note
@@ -22,12 +22,14 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, note
     metavar="HOST:PORT",
     help="The address to listen on; port 0 picks a free port. There is no password, so use a private network.",
 )
-def metrics(url: str, listen: str) -> None:
+@monitor_options
+def metrics(url: str, listen: str, no_probe: bool, older_than_min: float) -> None:
     """Serve metrics for Prometheus, until Ctrl-C.
 
-    The metrics cover jobs and their leases, servers, circuit breakers, replica lag, the ends of change feeds, the lag
-    of triggers, indexes and exports, stored cells and bytes, and the days until disks are full. The account needs the
-    role measure. The command needs the extra [metrics]; the days until disks are full also need [report].
+    The metrics cover jobs and their leases, servers, circuit breakers, test writes, old transactions, replica lag, the
+    ends of change feeds, the lag of triggers, indexes and exports, stored cells and bytes, and the days until disks are
+    full. The account needs the role measure. The command needs the extra [metrics]; the days until disks are full also
+    need [report].
 
     \b
     Example:
@@ -40,6 +42,10 @@ def metrics(url: str, listen: str) -> None:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
         raise InvalidInput(f"--listen takes HOST:PORT such as 127.0.0.1:9464, got {listen!r}")
-    with connect(url) as store, Exporter(store) as exporter, exporter.serve(host.strip("[]"), int(port)) as taken:
+    with (
+        connect(url) as store,
+        Exporter(store, probe=not no_probe, transactions_older_than_s=60 * older_than_min) as exporter,
+        exporter.serve(host.strip("[]"), int(port)) as taken,
+    ):
         note(f"metrics of {store.name} on http://{host}:{taken}/metrics, until Ctrl-C")
         threading.Event().wait()

@@ -265,6 +265,23 @@ def row_key_of(text: str) -> uuid.UUID:
         raise InvalidInput(f"a row_key is a UUID, or uuid5:NAME to hash a name; got {text!r}") from None
 
 
+def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of commands that monitor servers."""
+    return with_options(
+        command,
+        click.option("--no-probe", is_flag=True, help="Do not write heartbeats on the primaries."),
+        click.option(
+            "--transactions-older-than",
+            "older_than_min",
+            type=FiniteRange(min=0, min_open=True),
+            default=10.0,
+            show_default=True,
+            metavar="MINUTES",
+            help="Report transactions that have been open for longer on a primary.",
+        ),
+    )
+
+
 def time_of(option: str, text: str) -> datetime:
     """Parse the time given for an option, with its time zone.
 

@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 
 from schemaless.base.events import Advanced
-from schemaless.cli.options import url_option
+from schemaless.cli.options import monitor_options, url_option
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import Status, status_json
@@ -49,12 +49,16 @@ _READ_TIMEOUT_S: Final = 10.0
     help="Permit --listen on an address that other machines can reach. Clients need the token in "
     "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
 )
+@monitor_options
 @json_option
-def status(url: str, watch: bool, listen: str | None, remote: bool) -> int:
+def status(url: str, watch: bool, listen: str | None, remote: bool, no_probe: bool, older_than_min: float) -> int:
     """Show what needs attention: servers, jobs, triggers, indexes and disks.
 
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
     the measurements that 'schemaless capacity measure' has saved. The account needs the role measure.
+
+    To find a primary that takes no writes, the command writes a row there, at most once a second, in the small database
+    NAME_heartbeat.
 
     With --listen, the command serves the status as a web page, and as /status.json for programs. It needs the extra
     [status]. The page is read-only and shows no documents, keys or passwords.
@@ -71,21 +75,21 @@ def status(url: str, watch: bool, listen: str | None, remote: bool) -> int:
     if listen is not None:
         if watch or as_json():
             raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")
-        _serve(url, listen, remote)
+        _serve(url, listen, remote, probe=not no_probe, older_than_s=60 * older_than_min)
     with connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store:
+        collector = Collector(store, probe=not no_probe, transactions_older_than_s=60 * older_than_min)
         if watch:
-            with Collector(store) as collector:
+            with collector:
                 while True:
                     _show(collector.status(), clear=sys.stdout.isatty() and not as_json())
                     time.sleep(2)
-        collector = Collector(store)
         with progress("reading", len(collector.parts), "parts") as listener:
             found = collector.collect(lambda: listener(Advanced()))
     _show(found)
     return EXIT_FAILED if found.faults else 0
 
 
-def _serve(url: str, listen: str, remote: bool) -> NoReturn:
+def _serve(url: str, listen: str, remote: bool, *, probe: bool, older_than_s: float) -> NoReturn:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InvalidInput("--listen needs Starlette and uvicorn: pip install 'schemaless-store[status]'")
     from schemaless.monitoring.status.serve import address, listening_socket, serve  # with the extra only
@@ -98,7 +102,7 @@ def _serve(url: str, listen: str, remote: bool) -> NoReturn:
         host = f"[{at.host}]" if ":" in at.host else at.host
         token = "" if at.token is None else f"?token={at.token}"
         note(f"status of {store.name} on http://{host}:{listener.getsockname()[1]}/{token}, until Ctrl-C")
-        with Collector(store) as collector:
+        with Collector(store, probe=probe, transactions_older_than_s=older_than_s) as collector:
             serve(collector, listener, at.token)
     raise KeyboardInterrupt
 

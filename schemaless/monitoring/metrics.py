@@ -19,7 +19,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as RegistryCollector
 
 from schemaless.errors import InvalidInput
-from schemaless.monitoring.status.collector import Collector
+from schemaless.monitoring.status.collector import OLD_TRANSACTION_S, Collector
 from schemaless.monitoring.status.model import CapacityView, ClusterView, FollowerView, JobView, ManifestView, Status
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.states import PAUSED, QUARANTINED, RUNNING, STOPPED
@@ -82,6 +82,10 @@ METRICS: Final = {
         ("replica_lag_seconds", "cluster server", "Seconds by which the replica lags behind its primary's commits."),
         ("writes_blocked", "cluster server", "1 if commits wait for a replica that is missing or silent, else 0."),
         ("replica_running", "cluster server", "1 if its replication threads run, else 0; absent if unreadable."),
+        ("write_seconds", "cluster server", "Duration of the exporter's last test write."),
+        ("write_age_seconds", "cluster server", "Age of the last test write of any monitor."),
+        ("write_failed", "cluster server", "1 if the last test write failed or hangs, else 0; absent without one."),
+        ("old_transaction_seconds", "cluster server", "Age of the oldest transaction above the threshold, else 0."),
         ("feed_end_location", "cluster shard", "Highest added_id, the end of the change feed; never decreases."),
         *_metrics_of(
             "trigger",
@@ -157,6 +161,13 @@ def _of_cluster(cluster: ClusterView) -> Values:
         yield "writes_blocked", node.writes_blocked, (cluster.name, node.address)
         yield "replica_running", node.replica_running, (cluster.name, node.address)
         yield "replica_lag_seconds", node.lag_s, (cluster.name, node.address)
+        yield "write_seconds", node.write_s, (cluster.name, node.address)
+        yield "write_age_seconds", node.write_age_s, (cluster.name, node.address)
+        if node.write_problem is not None or node.write_s is not None:
+            yield "write_failed", node.write_problem is not None, (cluster.name, node.address)
+        if node.transactions is not None:
+            oldest_s = max((each.age_s for each in node.transactions), default=0.0)
+            yield "old_transaction_seconds", oldest_s, (cluster.name, node.address)
 
 
 def _of_job(job: JobView) -> Values:
@@ -230,10 +241,16 @@ class Exporter(RegistryCollector):
 
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
+        probe: whether to write heartbeats on the primaries.
+        transactions_older_than_s: minimum age of the transactions to report, in seconds.
     """
 
-    def __init__(self, store: Datastore) -> None:
-        self.collector: Collector = Collector(store, for_metrics=True)
+    def __init__(
+        self, store: Datastore, *, probe: bool = True, transactions_older_than_s: float = OLD_TRANSACTION_S
+    ) -> None:
+        self.collector: Collector = Collector(
+            store, for_metrics=True, probe=probe, transactions_older_than_s=transactions_older_than_s
+        )
         self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
         self._problems: dict[str, str | None] = {}
 

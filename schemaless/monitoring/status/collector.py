@@ -51,6 +51,9 @@ _SOON: Final = 10.0
 
 _STOP_WAIT_S: Final = 5.0
 
+OLD_TRANSACTION_S: Final = 600.0
+"""Age from which a transaction is a fault, in seconds."""
+
 
 class Part(Generic[T]):
     """A part of the status.
@@ -126,12 +129,21 @@ class Collector:
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
         for_metrics: whether to read at the intervals of metrics, and the manifests of exports too.
+        probe: whether to write a heartbeat on each primary with each reading of the servers.
+        transactions_older_than_s: minimum age of the transactions to report, in seconds.
     """
 
-    def __init__(self, store: Datastore, *, for_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        store: Datastore,
+        *,
+        for_metrics: bool = False,
+        probe: bool = True,
+        transactions_older_than_s: float = OLD_TRANSACTION_S,
+    ) -> None:
         servers_s, followers_s, most_rest_s = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
-        self._server_reader = ServerReader(store)
+        self._server_reader = ServerReader(store, probe=probe, transactions_older_than_s=transactions_older_than_s)
         self._servers = Part("servers", servers_s, self._server_reader)
         self._jobs = Part("jobs", servers_s, JobReader(store))
         follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())

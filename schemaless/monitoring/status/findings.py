@@ -78,6 +78,14 @@ def _node(cluster: ClusterView, node: NodeView) -> Iterator[Finding]:
         adopts = node.claim == "missing"
         command = f"schemaless topology adopt --cluster {cluster.name} NEW_PRIMARY_URL"
         yield Finding("fault", where, node.fault, command if adopts else "schemaless topology show")
+    elif node.write_problem is not None:
+        yield Finding("fault", where, node.write_problem, _admin(node, "--verbose processlist"))
+    for each in node.transactions or ():
+        text = (
+            f"{each.account} has had a transaction open for {duration(each.age_s)}; moves, rebuilds, schema upgrades "
+            "and the change feed may wait for it, and the server cannot purge"
+        )
+        yield Finding("fault", where, text, _admin(node, f"kill {each.thread}"))
     if node.lag_s is not None and node.lag_s > _LAG_S:
         yield Finding("notice", where, f"lags by {lag_text(node)}", "schemaless topology show")
     for warning in node.warnings:
@@ -89,6 +97,13 @@ def lag_text(node: NodeView) -> str:
     if node.lag_s is None:
         return ""
     return f"{'at least ' if node.lag_is_minimum else ''}{duration(node.lag_s)}"
+
+
+def _admin(node: NodeView, command: str) -> str:
+    host, _, port = node.address.rpartition(":")
+    where = f"--socket={node.address}" if "/" in node.address else f"--host={host.strip('[]')} --port={port}"
+    program = "mariadb-admin" if "MariaDB" in (node.version or "") else "mysqladmin"
+    return f"{program} {where} {command}"
 
 
 def _url(node: NodeView) -> str:

@@ -17,6 +17,15 @@ Severity = Literal["fault", "notice"]
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionView:
+    """A transaction that has been open for long: its connection's id, its account and host, and its age in seconds."""
+
+    thread: int
+    account: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A server.
 
@@ -36,6 +45,10 @@ class NodeView:
         writes_blocked: whether commits on a semi-synchronous primary wait for a replica that is missing or silent; None
             for a replica or a server that does not answer.
         replica_running: whether a replica's replication threads run; None if unknown, or for a primary.
+        write_s: duration of this process's last test write on a primary; None before the first.
+        write_age_s: age of the last test write of any process; None if unknown, or for a replica.
+        write_problem: why the test write failed, or None.
+        transactions: a primary's oldest transactions above the threshold; None if unknown, or for a replica.
     """
 
     address: str
@@ -51,6 +64,10 @@ class NodeView:
     warnings: tuple[str, ...]
     writes_blocked: bool | None = None
     replica_running: bool | None = None
+    write_s: float | None = None
+    write_age_s: float | None = None
+    write_problem: str | None = None
+    transactions: tuple[TransactionView, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

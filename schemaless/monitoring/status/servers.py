@@ -1,4 +1,4 @@
-"""Reads the state of every server: whether it answers, its claim, its lag, its circuit breaker, and stray tables."""
+"""Reads the state of every server: whether it answers and takes writes, claim, lag, breaker, transactions, strays."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from schemaless.errors import SchemalessError, ServerError
-from schemaless.monitoring.status.model import ClusterView, NodeView
+from schemaless.errors import AccessDenied, SchemalessError, ServerError
+from schemaless.monitoring.status.model import ClusterView, NodeView, TransactionView
+from schemaless.monitoring.status.probe import Write, WriteProbe
 from schemaless.ops.failover.states import NodeState, node_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.topology.heartbeat import read_beat
 from schemaless.topology.model import Cluster
 from schemaless.topology.moves import StrayTable, stray_tables
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.transactions import open_transactions
 
 _WAIT_S: Final = 0.05
 """Time that a replica waits for a GTID position, in seconds; 0 would mean no timeout."""
@@ -93,13 +96,18 @@ class ServerReader:
 
     Args:
         store: the datastore.
+        probe: whether to write heartbeats on the primaries.
+        transactions_older_than_s: minimum age of the transactions to list, in seconds.
     """
 
-    def __init__(self, store: Datastore) -> None:
+    def __init__(self, store: Datastore, *, probe: bool, transactions_older_than_s: float) -> None:
         self._internals = internals_of(store)
         self._shards = self._internals.shards
         self._pools: dict[Node, NodePool] = {}
         self._lag = ReplicaLag(self._pool)
+        datastore = self._shards.topology.name
+        self._probe = WriteProbe(self._shards.pools, self._pool, datastore) if probe else None
+        self._older_than_s = transactions_older_than_s
         self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
     def __call__(self) -> tuple[ClusterView, ...]:
@@ -113,6 +121,8 @@ class ServerReader:
         """Close all connections."""
         for pool in self._pools.values():
             pool.close()
+        if self._probe is not None:
+            self._probe.close()
 
     def _read(self, cluster: Cluster) -> ClusterView:
         if cluster.replicas:
@@ -121,19 +131,51 @@ class ServerReader:
         return ClusterView(cluster.name, cluster.epoch, shards, tuple(self._nodes(cluster)))
 
     def _nodes(self, cluster: Cluster) -> Iterator[NodeView]:
-        for node in cluster.nodes:
+        write = Write()
+        for node in sorted(cluster.nodes, key=lambda node: node.role):  # the primary first
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
-            if state.error is None:
-                state = replace(state, strays=self._strays_of(cluster, node))
-            lag = self._lag_of(node) if node.role == "replica" and state.error is None else None
-            yield _view(state, lag, breaker_open=pool.breaker.is_open)
+            if state.error is not None:
+                yield _view(state, None, breaker_open=pool.breaker.is_open)
+                continue
+            state = replace(state, strays=self._strays_of(cluster, node))
+            if node.role == "replica":
+                yield _view(state, self._lag_of(cluster, node, write), breaker_open=pool.breaker.is_open)
+                continue
+            write = write if self._probe is None else self._probe(cluster)
+            transactions, unseen = self._transactions(pool)
+            view = _view(state, None, breaker_open=pool.breaker.is_open)
+            problems = (f"{node}: {problem}" for problem in (write.untried, unseen) if problem is not None)
+            yield replace(
+                view,
+                warnings=(*view.warnings, *problems),
+                write_s=write.took_s,
+                write_age_s=None if write.beat is None else write.beat.age_s,
+                write_problem=write.problem,
+                transactions=transactions,
+            )
 
-    def _lag_of(self, replica: Node) -> Lag | None:
+    def _transactions(self, pool: NodePool) -> tuple[tuple[TransactionView, ...] | None, str | None]:
+        """Return a primary's old transactions, or why they cannot be seen."""
         try:
-            return self._lag.of(replica)
+            found = pool.run(lambda connection: open_transactions(connection, self._older_than_s))
+        except AccessDenied as denied:
+            return None, denied.message
+        except SchemalessError:  # it stopped answering just now; the next reading reports that
+            return None, None
+        return tuple(TransactionView(*each) for each in found), None
+
+    def _lag_of(self, cluster: Cluster, replica: Node, write: Write) -> Lag | None:
+        """Return a replica's lag by GTIDs or, on servers without them, by the heartbeat that has arrived there."""
+        try:
+            lag = self._lag.of(replica)
+            if lag is None and write.beat is not None:
+                name = self._shards.topology.name
+                beat = self._pool(replica).run(lambda connection: read_beat(connection, name, cluster.name))
+                lag = None if beat is None else Lag(max(0.0, write.beat.written_s - beat.written_s), is_minimum=False)
         except SchemalessError:  # it stopped answering just now; the next reading reports that
             return None
+        return lag
 
     def _strays_of(self, cluster: Cluster, node: Node) -> tuple[StrayTable, ...]:
         """Return the tables that a server should not have; read seldom, because that goes through all its tables."""

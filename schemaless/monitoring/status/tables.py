@@ -51,8 +51,8 @@ def tables_of(status: Status) -> dict[str, Table]:
     """Return the table of each part that has been read, by the part's name."""
     tables = {}
     if status.clusters is not None:
-        columns = ("cluster", "role", "state", "server", "claim", "shards", "lag")
-        tables["servers"] = Table("Servers", columns, tuple(_servers(status)), 5, "no servers")
+        on_servers = ("cluster", "role", "state", "server", "claim", "shards", "last write", "lag")
+        tables["servers"] = Table("Servers", on_servers, tuple(_servers(status)), 5, "no servers")
     if status.jobs is not None:
         columns = ("job", "state", "waits on", "done", "shards", "rate", "time left")
         note = " ".join(filter(None, (_waited(job) for job in status.jobs if job.unfinished)))
@@ -72,7 +72,17 @@ def _servers(status: Status) -> Iterator[Row]:
         for node in cluster.nodes:
             shards = f"{cluster.shards:,}" if node.role == "primary" else ""
             where = (cluster.name, node.role, _state(node), node.address)
-            yield Row((*where, node.claim or "", shards, lag_text(node)), node.fault is not None)
+            yield Row((*where, node.claim or "", shards, _write(node), lag_text(node)), _is_faulty(node))
+
+
+def _is_faulty(node: NodeView) -> bool:
+    return node.fault is not None or node.write_problem is not None or bool(node.transactions)
+
+
+def _write(node: NodeView) -> str:
+    """Return how long the last test write took and how long ago it was, as far as known."""
+    took = "failed" if node.write_problem else "" if node.write_s is None else f"{node.write_s * 1000:,.1f} ms"
+    return ", ".join(filter(None, (took, "" if node.write_age_s is None else f"{duration(node.write_age_s)} ago")))
 
 
 def _state(node: NodeView) -> str:

@@ -23,6 +23,7 @@ from schemaless.topology.sql.replicas import READ_FOR_THREADS
 from schemaless.wire.accounts import Account
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import grant
+from schemaless.wire.sql.transactions import READ_FOR_TRANSACTIONS
 
 Role = Literal["app", "tail", "follow", "migrate", "erase", "move", "measure", "admin"]
 
@@ -64,12 +65,17 @@ _IN_CATALOG: Final[dict[Role, dict[str, str]]] = {
 """Privileges on the catalog's tables that roles other than ``admin`` write to; every role reads all tables."""
 
 _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
-    "admin": (*READ_FOR_THREADS, "replication_group_members"),
-    "measure": READ_FOR_THREADS,
-    "move": ("events_transactions_current", "threads"),
+    "admin": (*READ_FOR_THREADS, "replication_group_members", *READ_FOR_TRANSACTIONS),
+    "follow": READ_FOR_TRANSACTIONS,
+    "measure": (*READ_FOR_THREADS, *READ_FOR_TRANSACTIONS),
+    "move": READ_FOR_TRANSACTIONS,
+    "tail": READ_FOR_TRANSACTIONS,
 }
-"""Tables of MySQL's performance_schema that roles read, for replication threads, for received transactions and group
-members, and for open transactions."""
+"""Tables of performance_schema that roles read, for replication threads, for received transactions and group members,
+for open transactions, and, for the change feed, metadata locks."""
+
+_ON_MARIADB: Final = ("metadata_locks", "threads")
+"""Those of them that are read on MariaDB too."""
 
 _ON_SHARD: Final[dict[Role, str]] = {
     "admin": "SELECT, INSERT, CREATE, ALTER, INDEX",
@@ -102,9 +108,6 @@ _PERFORMANCE: Final = "performance_schema"
 
 _ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
 """Roles that need privileges even on clusters without shards."""
-
-_SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
-"""Roles that read the change feed, and therefore need to see metadata locks."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "move": {False: "PROCESS", True: "PROCESS"},
@@ -207,7 +210,8 @@ def grants(
             given.on_tables(_IN_CATALOG.get(role, {}), name)
         if clusters:
             given.on_database(_ON_CLUSTER.get(role, "SELECT"), heartbeat_database(name))
-            given.on_tables(dict.fromkeys(() if mariadb else _ON_PERFORMANCE.get(role, ()), "SELECT"), _PERFORMANCE)
+            tables = [each for each in _ON_PERFORMANCE.get(role, ()) if not mariadb or each in _ON_MARIADB]
+            given.on_tables(dict.fromkeys(tables, "SELECT"), _PERFORMANCE)
         for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
             database = shard_database(name, shard)
             _add_shard(given, role, database, indexes, is_home=is_home)
@@ -215,7 +219,9 @@ def grants(
                 given.on_database("LOCK TABLES", database)
         if clusters:
             given.on_tables(dict.fromkeys(_ON_ACCOUNTS if role == "move" else (), "SELECT"), "mysql")
-            given.on_tables({"metadata_locks": "SELECT"} if role in _SEES_WRITERS else {}, _PERFORMANCE)
+            given.on_tables(
+                {"heartbeat_token": "INSERT, UPDATE"} if role == "measure" else {}, heartbeat_database(name)
+            )
         if server_wide:
             given.everywhere(_SERVER_WIDE[role][mariadb] if role in _SERVER_WIDE else None)
             given.everywhere(_LISTENS if role == "follow" and clusters else None)

@@ -31,7 +31,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
-from schemaless.wire.sql.sessions import set_session, take_lock
+from schemaless.wire.sql.sessions import kill, set_session, take_lock
 
 _IDLE_TIMEOUT_S: Final = 7 * 24 * 3600
 """Idle timeout of a session while cells are copied, in seconds."""
@@ -158,7 +158,7 @@ def take_locks(connection: Connection, database: str, shard: int) -> None:
 
 def _kill(connection: Connection, thread: int, shard: int) -> None:
     try:
-        connection.execute(sql.kill(thread))
+        connection.execute(kill(thread))
     except AccessDenied as error:
         raise AccessDenied(
             f"connection {thread} holds this shard's lock under another account, and this account may not "
@@ -352,14 +352,14 @@ class Fence:
         self.source.execute(set_session({"wait_timeout": _FENCED_IDLE_TIMEOUT_S, "lock_wait_timeout": wait_s}))
         kills: list[ServerError | None] = []
 
-        def kill() -> None:
+        def interrupt() -> None:
             try:
-                self._killer.execute(sql.kill(self._thread, query=True))
+                self._killer.execute(kill(self._thread, query=True))
                 kills.append(None)
             except ServerError as error:
                 kills.append(error)
 
-        timer = threading.Timer(budget_s, kill)
+        timer = threading.Timer(budget_s, interrupt)
         timer.daemon = True
         timer.start()
         locked = False

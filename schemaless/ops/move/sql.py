@@ -74,11 +74,6 @@ def select_lock_holder(name: str) -> bytes:
     return b"SELECT IS_USED_LOCK(%b)" % text(name)
 
 
-def kill(thread: int, *, query: bool = False) -> bytes:
-    """Kill a connection, or only its running statement."""
-    return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
-
-
 def lock_fenced(database: str, tables: Iterable[str] = FENCED) -> bytes:
     """Lock tables against all other readers and writers."""
     return b"LOCK TABLES " + b", ".join(b"%b WRITE" % quoted_table(database, table) for table in tables)

@@ -10,6 +10,7 @@ from schemaless.wire.sql.parts import (
     blob_hex,
     delete,
     insert,
+    later,
     matching,
     table,
     text,
@@ -49,6 +50,9 @@ SHOW_THREADS_MARIADB: Final = b"SHOW ALL SLAVES STATUS"
 
 THREADS_MARIADB: Final = (12, 36, 37, 13, 38)
 
+_BEAT: Final = "heartbeat"
+"""Writer of the heartbeat, which all monitors of a cluster share."""
+
 SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
 
 
@@ -77,6 +81,26 @@ def delete_token(database: str, cluster: str, writer: str) -> bytes:
 def delete_stale_tokens(database: str) -> bytes:
     """Delete the rows of writers that have been silent for a day."""
     return b"DELETE FROM %b WHERE written_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY" % _tokens(database)
+
+
+def update_beat(database: str, cluster: str, every_s: float) -> bytes:
+    """Write the cluster's heartbeat, unless there is none, or one that is younger than ``every_s``."""
+    beats = _tokens(database), NOW, matching(cluster=cluster, writer=_BEAT), later(-every_s), NOW
+    return b"UPDATE %b SET written_at=%b WHERE %b AND written_at NOT BETWEEN %b AND %b" % beats
+
+
+def insert_beat(database: str, cluster: str) -> bytes:
+    """Write the cluster's first heartbeat."""
+    row = cluster, _BEAT, blob_hex(bytes(16)), NOW
+    return insert(_tokens(database), "cluster, writer, token, written_at", [row], ignore=True)
+
+
+def select_beat(database: str, cluster: str) -> bytes:
+    """Select when the heartbeat was written, and its age, both in microseconds; the first one since 1970."""
+    return (
+        b"SELECT TIMESTAMPDIFF(MICROSECOND,'1970-01-01',written_at), TIMESTAMPDIFF(MICROSECOND,written_at,%b) "
+        b"FROM %b WHERE %b" % (NOW, _tokens(database), matching(cluster=cluster, writer=_BEAT))
+    )
 
 
 def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:

@@ -82,6 +82,11 @@ def take_lock(name: str, wait_s: int) -> bytes:
     return b"SELECT GET_LOCK(%b, %d)" % (text(name), wait_s)
 
 
+def take_own_lock(name: str, wait_s: int) -> bytes:
+    """Acquire a named lock; the row also has the connection's id."""
+    return take_lock(name, wait_s) + b", CONNECTION_ID()"
+
+
 def lock_is_free(name: str) -> bytes:
     """Select whether a named lock is free."""
     return b"SELECT IS_FREE_LOCK(%b)" % text(name)
@@ -90,6 +95,16 @@ def lock_is_free(name: str) -> bytes:
 def release_lock(name: str) -> bytes:
     """Release a named lock of the session."""
     return b"SELECT RELEASE_LOCK(%b)" % text(name)
+
+
+def kill(thread: int, *, query: bool = False) -> bytes:
+    """Kill a connection, or only its running statement."""
+    return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
+
+
+def select_thread_state(thread: int) -> bytes:
+    """Select what a connection is doing or waiting for; without PROCESS, only the account's own are visible."""
+    return b"SELECT STATE FROM information_schema.PROCESSLIST WHERE ID=%d" % thread
 
 
 def own_claim(database: str, cluster: str) -> bytes:

@@ -1,0 +1,64 @@
+"""Statements about open transactions, and the sessions that use tables. Each selects threads, accounts and ages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from schemaless.wire.sql.parts import numbers, text
+
+READ_FOR_TRANSACTIONS: Final = ("events_transactions_current", "metadata_locks", "threads")
+"""Tables of performance_schema that these statements read; on MariaDB, they need PROCESS too."""
+
+_MOST: Final = 5
+"""Maximum number of threads that a statement selects: those with the oldest transactions."""
+
+_ACCOUNT: Final = b"CONCAT(t.PROCESSLIST_USER,'@',COALESCE(t.PROCESSLIST_HOST,'localhost'))"
+_AGE: Final = b"MAX(COALESCE(e.TIMER_WAIT/1e12,t.PROCESSLIST_TIME,0))"
+_OPEN: Final = (
+    b"LEFT JOIN performance_schema.events_transactions_current AS e ON e.THREAD_ID=t.THREAD_ID AND e.STATE='ACTIVE'"
+)
+_AGE_MARIADB: Final = b"MAX(COALESCE(TIMESTAMPDIFF(MICROSECOND,e.trx_started,NOW(6))/1e6,t.PROCESSLIST_TIME,0))"
+_OPEN_MARIADB: Final = b"LEFT JOIN information_schema.INNODB_TRX AS e ON e.trx_mysql_thread_id=t.PROCESSLIST_ID"
+
+
+def select_transactions(older_than_s: float, *, mariadb: bool) -> bytes:
+    """Select the transactions that have been open for longer, except those of single statements such as ALTER TABLE."""
+    if mariadb:
+        return (
+            b"SELECT p.ID, CONCAT(p.USER,'@',p.HOST), TIMESTAMPDIFF(SECOND,e.trx_started,NOW()) AS age "
+            b"FROM information_schema.INNODB_TRX AS e JOIN information_schema.PROCESSLIST AS p "
+            b"ON p.ID=e.trx_mysql_thread_id WHERE p.ID<>CONNECTION_ID() AND COALESCE(p.INFO,'') NOT LIKE 'ALTER%%' "
+            b"AND e.trx_started<NOW() - INTERVAL %d MICROSECOND ORDER BY age DESC LIMIT %d"
+            % (round(older_than_s * 1e6), _MOST)
+        )
+    return (
+        b"SELECT t.PROCESSLIST_ID, %b, e.TIMER_WAIT/1e12 AS age "
+        b"FROM performance_schema.events_transactions_current AS e JOIN performance_schema.threads AS t "
+        b"USING (THREAD_ID) WHERE e.STATE='ACTIVE' AND e.AUTOCOMMIT='NO' AND t.PROCESSLIST_ID<>CONNECTION_ID() "
+        b"AND e.TIMER_WAIT>%d ORDER BY age DESC LIMIT %d" % (_ACCOUNT, round(older_than_s * 1e12), _MOST)
+    )
+
+
+def select_users(database: str, *, mariadb: bool) -> bytes:
+    """Select the other sessions that have a lock on a table of a database, or have locked the whole server."""
+    locked = (
+        b"m.LOCK_STATUS='GRANTED' AND (m.OBJECT_TYPE='TABLE' AND m.OBJECT_SCHEMA=%b OR m.OBJECT_TYPE='GLOBAL' AND "
+        b"m.LOCK_TYPE='SHARED' OR m.LOCK_TYPE LIKE 'BACKUP\\_FTWRL%%')" % text(database)
+    )
+    locks = b"performance_schema.metadata_locks AS m JOIN performance_schema.threads AS t "
+    return _threads(locks + b"ON t.THREAD_ID=m.OWNER_THREAD_ID", locked, mariadb=mariadb)
+
+
+def select_threads(threads: Iterable[int], *, mariadb: bool) -> bytes:
+    """Select threads by their numbers in performance_schema."""
+    return _threads(b"performance_schema.threads AS t", b"t.THREAD_ID IN (%b)" % numbers(threads), mariadb=mariadb)
+
+
+def _threads(tables: bytes, condition: bytes, *, mariadb: bool) -> bytes:
+    age, transactions = (_AGE_MARIADB, _OPEN_MARIADB) if mariadb else (_AGE, _OPEN)
+    return (
+        b"SELECT t.PROCESSLIST_ID, MAX(%b), %b AS age FROM %b %b WHERE t.PROCESSLIST_ID<>CONNECTION_ID() AND %b "
+        b"GROUP BY t.PROCESSLIST_ID ORDER BY age DESC LIMIT %d"
+        % (_ACCOUNT, age, tables, transactions, condition, _MOST)
+    )
