@@ -670,8 +670,8 @@ class Datastore:
     def drop_index(self, name: str) -> None:
         """Drop every index of a name; cells are not changed.
 
-        Queries are refused at once. The tables are dropped about four seconds later, when all workers have noticed. The
-        account needs the role admin. If the call is interrupted, repeat it.
+        Queries are refused at once. If workers maintain the index, its tables are dropped about four seconds later,
+        when they have noticed. The account needs the role admin. If the call is interrupted, repeat it.
 
         Raises:
             InvalidInput: there is no index of that name.

@@ -273,7 +273,8 @@ class Indexes:
         Args:
             entry: the index.
             listener: receives the progress, in shards.
-            wait: waits for the given number of seconds, by which time every process has read the catalog again.
+            wait: waits for the given number of seconds, by which time every worker has read the catalog again; called
+                if there are any.
 
         Raises:
             JobConflict: shards are being moved.
@@ -282,7 +283,9 @@ class Indexes:
         self._set_state(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
         if entry.follower in self._settings.all():
             self._settings.remove(entry.follower)
-            wait(2 * LOOK_S)
+            # A worker that joins from now on reads that the follower is gone.
+            if any(workers_of(self._access, entry.follower)):
+                wait(2 * LOOK_S)
         refuse_beside_moves(self._access.catalog(), self._datastore)
         self._drop_tables(entry, listener)
         self._set_state(entry, [DROPPING], DROPPED)

@@ -14,7 +14,6 @@ from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.failover.states import node_states
 from schemaless.planning.sampling.table_sizes import other_table_sizes
 from schemaless.store.followers.settings import Settings
-from schemaless.store.indexes import admin
 from schemaless.store.indexes.registry import BACKFILLING
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -111,9 +110,8 @@ def test_entries_are_in_the_engine_of_the_cluster_and_a_rebuild_converts_them(
     assert f"index_{new.number}" in other_table_sizes(shards.pool_for(node), databases)
 
 
-def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, admin_store, new_row, monkeypatch):
+def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, admin_store, new_row):
     """With the accounts that docs/indexes.md names; repeating a call changes nothing."""
-    monkeypatch.setattr(admin, "LOOK_S", 0.0)
     declared = {"shard_field": "BASE.client:int", "fields": ["BASE.city:int"]}
     made = admin_store.create_index("by_client", **declared)
     again = admin_store.create_index("by_client", **declared)

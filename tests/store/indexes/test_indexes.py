@@ -415,7 +415,11 @@ def test_a_new_definition_is_built_beside_the_old_one_and_takes_its_name(
     internals_of(fresh_store).registry.read()
     with pytest.raises(UnknownIndex, match="has no index 'client_trips'"):
         index.query(client=CLIENT)
-    assert indexes_of(admin_store).create(other)[0].number == new.number + 1
+    unmaintained, _ = indexes_of(admin_store).create(other)
+    assert unmaintained.number == new.number + 1
+    kept.allow(unmaintained.number)
+    indexes_of(admin_store).drop(unmaintained, wait=waited.append)
+    assert waited == [2 * LOOK_S]
 
 
 @pytest.mark.guarantee("index-redefined")
