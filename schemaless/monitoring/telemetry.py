@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.base.events import Advanced, Event, Listener, ignore_events
 from schemaless.store.datastore import Datastore
+from schemaless.store.indexes.query import Index
 from schemaless.store.internals import internals_of
 from schemaless.wire.attempts import Retried
 from schemaless.wire.connection_slots import SlotAwaited
@@ -46,11 +47,21 @@ CALLS: Final = (
     "get_row",
     "get_rows",
     "column_names",
+    "count",
+    "erase",
+    "erase_many",
+    "get_erased_for_shard",
+    "create_index",
+    "drop_index",
+    "indexes",
     "get_cells_for_shard",
     "get_stored_cells_for_shard",
     "end_of_shard",
 )
 """The instrumented calls. Iterators are not among them, because their work continues after the call has returned."""
+
+_INDEX_CALLS: Final = ("query", "wait")
+"""The instrumented calls of an index; ``first`` and ``iter`` make queries."""
 
 _SCOPE: Final = "schemaless"
 _FOLD_AT: Final = 4_096
@@ -127,9 +138,19 @@ def instrument(
     instruments.observe(pools)
     pools.listen(instruments.on_event)
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+
+    def recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return instruments.spanned(name, call, tracer) if spans else instruments.counted(name, call)
+
+    def index(name: str, opened: Callable[[str], Index] = store.index) -> Index:
+        found = opened(name)
+        for call in _INDEX_CALLS:
+            setattr(found, call, recorded(f"index.{call}", getattr(found, call)))
+        return found
+
     for name in CALLS:
-        call = getattr(store, name)
-        setattr(store, name, instruments.spanned(name, call, tracer) if spans else instruments.counted(name, call))
+        setattr(store, name, recorded(name, getattr(store, name)))
+    store.index = functools.wraps(store.index)(index)  # type: ignore[method-assign]
     return True
 
 
@@ -139,7 +160,7 @@ class _Instruments:
     def __init__(self, meter: Meter, datastore: str) -> None:
         self._meter = meter
         self._named = {"schemaless.datastore": datastore}
-        self._tallies = {name: _Tally() for name in CALLS}
+        self._tallies = {name: _Tally() for name in (*CALLS, *(f"index.{call}" for call in _INDEX_CALLS))}
         self._errors = meter.create_counter(
             "schemaless.errors", "1", "Calls that ended with an error, by class of error."
         )

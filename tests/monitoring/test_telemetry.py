@@ -91,6 +91,22 @@ def test_calls_make_spans_and_durations_without_a_word_of_the_cell(traced, told,
 
 
 @pytest.mark.mysql
+def test_erasures_and_index_queries_are_recorded(erase_url, told, row):
+    """Each query of an index, whether by query, first or iter."""
+    with schemaless.connect(erase_url) as store:
+        telemetry.instrument(store, tracer_provider=told.tracers, meter_provider=told.meters)
+        store.erase(row, reason="gdpr")
+        index = store.index("none")
+        for query in (index.query, index.first, lambda: next(index.iter())):
+            with pytest.raises(schemaless.UnknownIndex):
+                query()
+
+    assert [span.name for span in told.spans] == ["schemaless.erase", *["schemaless.index.query"] * 3]
+    call = ("schemaless.call", "index.query"), ("schemaless.datastore", store.name)
+    assert told.figures()["schemaless.errors", (("error.type", "UnknownIndex"), *call)] == 3
+
+
+@pytest.mark.mysql
 def test_figures_alone_make_no_span_and_lose_no_call(datastore_url, told, row):
     """Concurrent threads, and more calls than are added up at a time."""
     with schemaless.connect(datastore_url) as store:
