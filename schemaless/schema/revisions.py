@@ -32,6 +32,7 @@ from schemaless.schema.versions import Branch, folders, head, known_revisions
 from schemaless.wire.errors import error_code
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.sessions import release_lock, set_session, take_lock
+from schemaless.wire.transactions import naming_users
 
 METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
 
@@ -94,7 +95,11 @@ def run(
             and, at the end, the tables differ from this version's metadata.
         ServerError: the server failed or refused an operation; earlier revisions have been applied.
     """
-    with session(pool, database) as connection, _upgrade_lock(connection, pool, database, turn_s, lock_s):
+    with (
+        naming_users(pool, database),
+        session(pool, database) as connection,
+        _upgrade_lock(connection, pool, database, turn_s, lock_s),
+    ):
         version = version_of(connection, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]

@@ -9,8 +9,10 @@ from typing import Final, NamedTuple
 from schemaless.errors import AccessDenied, ServerError, ServerTimeout
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.transactions import (
     READ_FOR_TRANSACTIONS,
+    Ages,
     select_threads,
     select_transactions,
     select_users,
@@ -57,30 +59,48 @@ def open_transactions(connection: Connection, older_than_s: float) -> tuple[Open
 
 def users_of(connection: Connection, database: str) -> str:
     """Return in words which other sessions use the tables of a database or block the server, or why that is unknown."""
-    return _named(connection, lambda mariadb: select_users(database, mariadb=mariadb))
+    return _named(connection, lambda ages: select_users(database, ages))
 
 
 def threads_named(connection: Connection, threads: Collection[int]) -> str:
     """Return in words whose threads these are, by their numbers in performance_schema, or why that is unknown."""
-    return _named(connection, lambda mariadb: select_threads(sorted(threads), mariadb=mariadb))
+    return _named(connection, lambda ages: select_threads(sorted(threads), ages))
 
 
 @contextmanager
-def naming_users(connection: Connection, database: str) -> Iterator[None]:
-    """Add to the error of a statement that waited for a lock in vain which sessions use the tables of a database."""
+def naming_users(server: Connection | NodePool, database: str) -> Iterator[None]:
+    """Add to the error of a statement that waited for a lock in vain which sessions use the tables of a database.
+
+    Args:
+        server: a connection that may be in use again after the error, or a pool of the server.
+        database: the database.
+    """
     try:
         yield
     except ServerTimeout as error:
-        if error.code in _LOCK_WAIT and not connection.busy:
-            error.message += f"; in use by {users_of(connection, database)}"
+        if error.code in _LOCK_WAIT:
+            error.message += f"; in use by {_ask(server, lambda connection: users_of(connection, database))}"
         raise
 
 
-def _named(connection: Connection, statement: Callable[[bool], bytes]) -> str:
+def _ask(server: Connection | NodePool, operation: Callable[[Connection], str]) -> str:
     try:
-        found = _read(connection, statement(connection.is_mariadb))
-        if not found and connection.is_mariadb:  # without performance_schema, only InnoDB's own list is left
-            found = _read(connection, select_transactions(0, mariadb=True))
+        return operation(server) if isinstance(server, Connection) else server.run(operation)
+    except ServerError as error:
+        return f"sessions that cannot be read ({error.message})"
+
+
+def _named(connection: Connection, statement: Callable[[Ages], bytes]) -> str:
+    try:
+        if not connection.is_mariadb:
+            found = _read(connection, statement("mysql"))
+        else:
+            try:
+                found = _read(connection, statement("mariadb"))
+            except AccessDenied:
+                found = _read(connection, statement("unknown"))
+            if not found:  # without performance_schema, only InnoDB's own list is left
+                found = _read(connection, select_transactions(0, mariadb=True))
     except AccessDenied:
         return f"sessions that the account may not see (run on that server: {_grants(connection)})"
     except ServerError as error:

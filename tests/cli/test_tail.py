@@ -155,6 +155,7 @@ def test_follow_reports_what_holds_the_feed(
     out, err = process.communicate(timeout=30)
 
     assert first.startswith(f"shard {shard} waits after added_id 0: open transactions on ")
+    assert ": thread " in first
     assert [line["body"] for line in lines(out.decode())] == ["waits"]
     assert f"shard {shard} continues, after " in err.decode()
 

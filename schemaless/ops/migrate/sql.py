@@ -22,6 +22,7 @@ from schemaless.wire.sql.parts import (
     text,
     texts,
 )
+from schemaless.wire.sql.transactions import ACCOUNT
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
 
@@ -278,14 +279,15 @@ def count_lacking(database: str, name: str, after: int, up_to: int) -> bytes:
 
 
 SELECT_TRANSACTIONS: Final = (
-    b"SELECT t.PROCESSLIST_ID=CONNECTION_ID(), t.PROCESSLIST_ID, e.EVENT_ID, ROUND(e.TIMER_WAIT/1e12) "
+    b"SELECT t.PROCESSLIST_ID=CONNECTION_ID(), t.PROCESSLIST_ID, e.EVENT_ID, %b, e.TIMER_WAIT/1e12 "
     b"FROM performance_schema.events_transactions_current AS e JOIN performance_schema.threads AS t USING (THREAD_ID) "
     b"WHERE e.STATE='ACTIVE' AND e.AUTOCOMMIT='NO' AND t.PROCESSLIST_ID IS NOT NULL "
-    b"AND e.ISOLATION_LEVEL IN ('REPEATABLE READ','SERIALIZABLE')"
+    b"AND e.ISOLATION_LEVEL IN ('REPEATABLE READ','SERIALIZABLE')" % ACCOUNT
 )
 """Selects the transactions that read from one snapshot until they end, and the one that this statement is in.
 
-The columns are whether it is that one, its connection, the number of its event, and its age in seconds; MySQL only.
+The columns are whether it is that one, its connection, the number of its event, its account, and its age in seconds;
+MySQL only.
 ``information_schema.INNODB_TRX`` fails while a statement with a binary body is running (error 3854).
 """
 

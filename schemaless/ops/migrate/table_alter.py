@@ -13,6 +13,7 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DuplicateKey
 from schemaless.wire.sql.sessions import set_session
+from schemaless.wire.transactions import naming_users
 
 T = TypeVar("T")
 
@@ -63,12 +64,13 @@ class TableRebuild:
                 counters["attempts"] = counters.get("attempts", 0) + 1
                 self._run.checkpoint()
             try:
-                return operation()
+                with naming_users(self._connection, self._database):
+                    return operation()
             except (ServerTimeout, retried) as error:
                 last: ServerError = error
         raise NotRebuilt(
-            f"no attempt succeeded (attempts: {self._most_attempts}); the last error: {last.message}; look for a long "
-            "transaction in performance_schema.metadata_locks. The table is unchanged"
+            f"no attempt succeeded (attempts: {self._most_attempts}); the last error: {last.message}. The table is "
+            "unchanged"
         )
 
 

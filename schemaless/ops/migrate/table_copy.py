@@ -36,6 +36,7 @@ from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import set_session
+from schemaless.wire.transactions import OpenTransaction
 
 _IDLE_TIMEOUT_S: Final = 600
 """Idle timeout of the session while cells are copied, in seconds; a job that is paused for longer copies again."""
@@ -200,8 +201,8 @@ class TableCopy(TableRebuild):
     def _has_index(self, node: Node) -> bool:
         return bool(self._shards.pool_for(node).rows(sql.select_has_key(self._database, self._incoming))[0][0])
 
-    def _transactions(self, node: Node) -> dict[tuple[int, int], int]:
-        """Return the age in seconds of the transactions with a snapshot that are open on a server."""
+    def _transactions(self, node: Node) -> dict[tuple[int, int], OpenTransaction]:
+        """Return the transactions with a snapshot that are open on a server."""
 
         def read(connection: Connection) -> Rows:
             with connection.transaction():
@@ -213,13 +214,17 @@ class TableCopy(TableRebuild):
                 f"{node} does not show its transactions, among which may be a backup: start it with performance_schema "
                 "on, and enable the consumer events_transactions_current and the instrument transaction"
             )
-        return {(int(thread), int(event)): int(age_s) for own, thread, event, age_s in rows if not own}
+        return {
+            (int(thread), int(event)): OpenTransaction(int(thread), str(account), float(age_s))
+            for own, thread, event, account, age_s in rows
+            if not own
+        }
 
     def _refuse_long_transactions(self) -> None:
         """Do not begin a copy whose swap would have to wait."""
         for node in self._nodes:
             open_now = self._transactions(node)
-            _refuse(node, {key: age_s for key, age_s in open_now.items() if age_s > self._lock_wait_s})
+            _refuse(node, {key: each for key, each in open_now.items() if each.age_s > self._lock_wait_s})
 
     def _swap(self, old: str, snapshots: Mapping[Node, AbstractSet[tuple[int, int]]]) -> None:
         """Copy the cells written since the last copy, and swap the tables while clients are locked out.
@@ -272,10 +277,9 @@ class TableCopy(TableRebuild):
         self._connection.execute(drop_table(self._database, name))
 
 
-def _refuse(node: Node, transactions: Mapping[tuple[int, int], int]) -> None:
-    for (thread, _), age_s in transactions.items():
+def _refuse(node: Node, transactions: Mapping[tuple[int, int], OpenTransaction]) -> None:
+    for each in transactions.values():
         raise ServerTimeout(
-            f"connection {thread} has had a transaction open for {age_s:,} s; it may be a backup, which would miss the "
-            "cells of the rebuilt table",
+            f"a transaction is open in {each}; it may be a backup, which would miss the cells of the rebuilt table",
             node=str(node),
         )

@@ -32,6 +32,7 @@ from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import kill, set_session, take_lock
+from schemaless.wire.transactions import naming_users, users_of
 
 _IDLE_TIMEOUT_S: Final = 7 * 24 * 3600
 """Idle timeout of a session while cells are copied, in seconds."""
@@ -208,6 +209,7 @@ class Fence:
         target: the session that writes on the target.
         reader: a second session on the source, which reads the renamed tables.
         unreachable: error that kept ``target`` from being opened, or None.
+        users: which sessions used the shard's tables when ``lock`` last failed, in words; the empty string before.
     """
 
     source: Connection
@@ -216,6 +218,7 @@ class Fence:
 
     def __init__(self, shards: Shards, shard: int, source: Node, target: Node, *, needs_target: bool = True) -> None:
         self.unreachable: ServerUnavailable | None = None
+        self.users: str = ""
         self._needs_target = needs_target
         self.database: str = shards.database(shard)
         self._shards = shards
@@ -319,7 +322,8 @@ class Fence:
     def _rename(self, connection: Connection, names: Sequence[tuple[str, str]]) -> None:
         for pair in (pair for pair in names if pair[0] != pair[1]):
             for statement in sql.rename(self.database, [pair]):
-                connection.execute(statement)
+                with naming_users(connection, self.database):
+                    connection.execute(statement)
 
     # The cut
 
@@ -373,6 +377,7 @@ class Fence:
         if locked and not kills:
             return True
         self.unlock()
+        self.users = users_of(self.source, self.database)
         if kills and kills[0] is not None:
             raise kills[0]
         return False

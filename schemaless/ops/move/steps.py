@@ -289,11 +289,13 @@ class _ShardMove:
                     return
                 budget_s = min(2 * budget_s, self._spec.max_pause_s)
             if time.monotonic() > give_up_s:
+                users = self._fence.users
+                blocked = f" Its tables could not be locked; they were in use by {users}." if users else ""
                 raise MoveRefused(
                     f"shard {self._shard} could not be cut over within {self._spec.give_up_s:g} s: cells are written "
                     "faster than they are copied, a transaction stays open, a backup blocks the server, or the "
-                    "target's replicas lag. The shard is still on its source, and the copied cells are kept; run the "
-                    "same command again"
+                    f"target's replicas lag.{blocked} The shard is still on its source, and the copied cells are kept; "
+                    "run the same command again"
                 )
             self._run.rest(time.monotonic() - began_s)
 
@@ -374,6 +376,8 @@ class _ShardMove:
                 fence.unlock()
                 return self._finish_cut(began_s)
             fence.unlock()
+        else:
+            _log.warning("shard %d cannot be cut over yet; it is in use by %s", self._shard, fence.users)
         self._back_off(began_s)
         return False
 

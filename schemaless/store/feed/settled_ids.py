@@ -19,6 +19,7 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import CannotObserve
 from schemaless.wire.node import Node
+from schemaless.wire.transactions import threads_named, users_of
 
 log: Final = logging.getLogger("schemaless")
 
@@ -29,6 +30,9 @@ _Place = tuple[int, int]
 
 _MAX_WAITING: Final = 8
 """Maximum number of lists of unfinished transactions kept per shard."""
+
+_NAMED_AFTER_S: Final = 1.0
+_NAMED_EVERY_S: Final = 10.0
 
 _LOCK_RETRY_S: Final = 4.0
 """Pause before writers are blocked again after a transaction stayed open for too long, in seconds."""
@@ -63,6 +67,8 @@ class SettledIds:
         self._states: dict[int, tuple[_Place, _State]] = {}
         self._replica_marks: dict[tuple[int, Node], tuple[_Place, str, int]] = {}
         self._warned = False
+        # The transactions that hold a shard's feed, when to read their names, and the names.
+        self._names: dict[int, tuple[tuple[_Place, frozenset[WriteLock]], float, str]] = {}
 
     def mark(self, spot: Spot) -> int:
         """Return the id up to which the spot's server is known to show every settled cell."""
@@ -101,10 +107,24 @@ class SettledIds:
             self._states[spot.shard] = spot.place, state
         if state.settled >= wanted:
             return state.settled, None
-        if state.waiting:
-            threads = ", ".join(str(lock.thread) for lock in sorted(state.waiting[0][1]))
-            return state.settled, f"open transactions on {spot.primary} (threads in performance_schema: {threads})"
-        return state.settled, f"an open transaction on {spot.primary}"
+        return state.settled, f"open transactions on {spot.primary}{self._writers(spot, state)}"
+
+    def _writers(self, spot: Spot, state: _State) -> str:
+        """Return in words whose transactions hold the feed, once they have done so for a second; seldom read again."""
+        locks = state.waiting[0][1] if state.waiting else frozenset()
+        now_s, (known, due_s, names) = time.monotonic(), self._names.get(spot.shard, (None, 0.0, ""))
+        if known != (spot.place, locks):
+            due_s, names = now_s + _NAMED_AFTER_S, ""
+        elif now_s >= due_s:
+            database = self._shards.database(spot.shard)
+            threads = [lock.thread for lock in locks]
+
+            def ask(connection: Connection) -> str:
+                return threads_named(connection, threads) if threads else users_of(connection, database)
+
+            due_s, names = now_s + _NAMED_EVERY_S, f": {self._ask(spot, spot.primary, ask)}"
+        self._names[spot.shard] = (spot.place, locks), due_s, names
+        return names
 
     def _observe(self, spot: Spot, state: _State) -> _State:
         database = self._shards.database(spot.shard)

@@ -33,6 +33,7 @@ from schemaless.store.indexes.registry import (
 from schemaless.store.indexes.tables import engine_of
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
 from schemaless.wire.connection import Connection
+from schemaless.wire.transactions import naming_users
 
 _log = logging.getLogger("schemaless")
 
@@ -295,11 +296,13 @@ class Indexes:
 
         The DDL alone would succeed on the wrong server.
         """
-        probe = select_nothing(self._shards.database(shard))
+        database = self._shards.database(shard)
+        probe = select_nothing(database)
 
         def change(connection: Connection) -> None:
             for each in (probe, statement, probe):
-                connection.execute(each)
+                with naming_users(connection, database):
+                    connection.execute(each)
 
         self._shards.run(shard, change, writes=True)
 

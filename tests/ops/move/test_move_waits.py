@@ -23,8 +23,8 @@ from tests.ops.move.benches import SHARD, Point, other
 pytestmark = [pytest.mark.mysql]
 
 
-def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, client):
-    """With an open transaction, the attempt is abandoned within its budget, and writers continue at once."""
+def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, client, caplog):
+    """With an open transaction, the attempt is abandoned within its budget, names it, and writers continue at once."""
     database = internals_of(client).shards.database(SHARD)
     shards = internals_of(client).shards
     job = bench.begin()
@@ -32,6 +32,7 @@ def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, clien
         holder.unfinished = True
         holder.execute(b"START TRANSACTION")
         holder.rows(b"SELECT * FROM `%b`.cell" % database.encode())
+        number = holder.rows(b"SELECT CONNECTION_ID()")[0][0]
         tried = threading.Event()
         mover = threading.Thread(
             target=movers.move,
@@ -41,6 +42,7 @@ def test_a_lock_that_cannot_be_taken_does_not_block_writers(bench, movers, clien
         while sum(sql.startswith(b"LOCK TABLES") for sql in movers.sent) < 2:
             bench.put()
         assert mover.is_alive()
+        assert f"thread {number} of " in caplog.text
         tried.set()
         holder.execute(COMMIT)
     mover.join()
