@@ -110,6 +110,7 @@ _SQL_TOKENS: Final = re.compile(
 @click.option(
     "--flavour", type=click.Choice(FLAVOURS), help="The kind of server.  [default: mysql, or mariadb for MyRocks]"
 )
+@click.option("--version", default="", metavar="N.N", help="The version of new servers, such as 11.8 or 11.8.3.")
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
@@ -126,6 +127,7 @@ def up(
     semi_sync: bool,
     group: bool,
     flavour: str | None,
+    version: str,
     engine: str,
     options: tuple[str, ...],
     folder: Path,
@@ -137,6 +139,9 @@ def up(
     unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
     MySQL's is a one-time download of 60 MB. If the command is interrupted, run it again to resume it. When it has
     ended, pass the printed URLs to 'schemaless create'.
+
+    With --version, new servers are of that series: the program in SCHEMALESS_MYSQLD or the system's if it fits, or else
+    one from the archive of the distribution, whose later suites are searched too.
 
     With --replicas, each server becomes the primary of that many more servers, which replicate by GTID and have caught
     up when the command ends. Such a primary also listens on a port of 127.0.0.1 for its replicas' account; root can
@@ -163,6 +168,7 @@ def up(
         folder,
         servers,
         flavour or ("mariadb" if engine == "rocksdb" else "mysql"),
+        version=version,
         engine=engine,
         replicas=replicas,
         semi_sync=semi_sync,

@@ -187,6 +187,11 @@ class Package:
     file_bytes: int
     digest: str
 
+    @property
+    def version(self) -> str:
+        """The version of the program, without epoch and Debian's revision."""
+        return self.file_name.split("_")[1].rpartition("%3a")[2].partition("-")[0]
+
 
 class Apt:
     """Runs apt with its state, lists and cache below ``folder``; it writes nowhere else."""

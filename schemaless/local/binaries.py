@@ -118,9 +118,14 @@ def environment() -> dict[str, str]:
 
 
 def candidates(
-    flavour: str, engine: str = "innodb", *, say: Say = _say_nothing, progress: Progress | None = None
+    flavour: str,
+    engine: str = "innodb",
+    version: str = "",
+    *,
+    say: Say = _say_nothing,
+    progress: Progress | None = None,
 ) -> Iterator[Binary]:
-    """Yield server programs to try, best first.
+    """Yield server programs to try, best first; with a version such as "11.8", only those of that series.
 
     If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
     folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that far.
@@ -132,6 +137,11 @@ def candidates(
     explicit = os.environ.get("SCHEMALESS_MYSQLD")
     if explicit:
         binary = _explicit(explicit, flavour)
+        if not fits(binary.version, version):
+            raise LocalServerError(
+                f"SCHEMALESS_MYSQLD is {binary.program}, which is {flavour} {binary.version}, not {version}; set it to "
+                "another program, or unset it"
+            )
         if not binary.has_engine(engine):
             raise LocalServerError(
                 f"SCHEMALESS_MYSQLD is {binary.program}, and {binary.plugins} has no {rocksdb.PLUGIN}; install "
@@ -139,13 +149,13 @@ def candidates(
             )
         yield binary
         return
-    yield from _installed(flavour, engine, say)
+    yield from _installed(flavour, engine, version, say)
     try:
-        found = unpacked(flavour, engine, say=say, progress=progress)
+        found = unpacked(flavour, engine, version, say=say, progress=progress)
     except (ArchiveUnreachable, space.NoSpace):
         raise  # A failure that may pass must not change the flavour.
     except LocalServerError:
-        others = list(_installed("mariadb", engine, say)) if flavour == "mysql" else []
+        others = list(_installed("mariadb", engine, "", say)) if flavour == "mysql" and not version else []
         if not others:
             raise
         say("no MySQL is installed that runs here, and none can be unpacked: using the installed MariaDB")
@@ -154,14 +164,20 @@ def candidates(
         yield found
 
 
-def _installed(flavour: str, engine: str, say: Say) -> Iterator[Binary]:
+def fits(version: str, wanted: str) -> bool:
+    """Return True if a version is the wanted one or of the wanted series: "11.8.3" of "11.8"; "" stands for any."""
+    return not wanted or f"{version}.".startswith(f"{wanted}.")
+
+
+def _installed(flavour: str, engine: str, version: str, say: Say) -> Iterator[Binary]:
     for path in _system_programs(flavour):
         try:
             binary = inspect((str(path),))
         except LocalServerError as problem:
             say(f"skipping {path}: {problem}")
             continue
-        if binary.flavour == flavour and is_recent(binary) and binary.has_engine(engine):
+        suits = binary.flavour == flavour and is_recent(binary) and fits(binary.version, version)
+        if suits and binary.has_engine(engine):
             yield binary
 
 
@@ -245,33 +261,40 @@ def servers_folder() -> Path:
     return cache_folder() / "servers"
 
 
-def cached(flavour: str, engine: str = "innodb") -> Binary | None:
-    """Return the newest unpacked server in the cache that has the storage engine, or None."""
+def cached(flavour: str, engine: str = "innodb", version: str = "") -> Binary | None:
+    """Return the server in the cache that was unpacked last and has the version and the storage engine, or None."""
     roots = servers_folder().glob(f"{flavour}-*")
     for root in sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True):
         command = unpacked_command(root, *_SERVERS)
         if command is not None:
             binary = Binary(flavour, root.name.split("-")[1], command, root, root.name)
-            if binary.has_engine(engine):
+            if fits(binary.version, version) and binary.has_engine(engine):
                 return binary
     return None
 
 
 def unpacked(
-    flavour: str, engine: str = "innodb", *, say: Say = _say_nothing, progress: Progress | None = None
+    flavour: str,
+    engine: str = "innodb",
+    version: str = "",
+    *,
+    say: Say = _say_nothing,
+    progress: Progress | None = None,
 ) -> Binary:
     """Return an unpacked server from the cache, or fetch one from the package archive.
 
     Raises:
         LocalServerError: apt, a usable source or free space is missing, or the archive is unreachable.
     """
-    binary = cached(flavour, engine)
+    binary = cached(flavour, engine, version)
     if binary is not None:
         return binary
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
             f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and apt-get or "
-            f"dpkg-deb is missing, so none can be unpacked; {_INSTALL_HINT}"
+            f"dpkg-deb is missing, so none can be unpacked; {_INSTALL_HINT}. Fedora: dnf install mysql-server or "
+            "mariadb-server; Arch: pacman -S mariadb; Alpine: apk add mariadb; Homebrew: brew install mariadb. "
+            "docs/servers.md unpacks one without any of them"
         )
     folder = servers_folder()
     if re.search(r"[:;]", str(folder)):
@@ -280,14 +303,14 @@ def unpacked(
             "cannot contain; set SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
-        binary = cached(flavour, engine)  # another process may have filled it before this one got the lock
+        binary = cached(flavour, engine, version)  # another process may have filled it before this one got the lock
         if binary is not None:
             return binary
         with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
-            return _fill(folder, flavour, engine, say, progress)
+            return _fill(folder, flavour, engine, version, say, progress)
 
 
-def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress | None) -> Binary:
+def _fill(folder: Path, flavour: str, engine: str, version: str, say: Say, progress: Progress | None) -> Binary:
     sources = distribution_sources()
     if not sources:
         raise LocalServerError(
@@ -304,14 +327,14 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
                 deb.replace(part / "debs" / deb.name)
             shutil.rmtree(old, ignore_errors=True)
     say(
-        f"no {flavour} server is installed: unpacking one from the package archive into {folder} (without "
-        "installing it)"
+        f"{_described(flavour, version)} is not installed: unpacking one from the package archive into {folder} "
+        "(without installing it)"
     )
     problems: list[LocalServerError] = []
     try:
-        for offer in _offers(part, flavour, sources, progress, problems, say):
+        for offer in _offers(part, flavour, version, sources, progress, problems, say):
             try:
-                return _unpack(folder, part, *offer, engine, say)
+                return _unpack(folder, part, *offer, engine, version, say)
             except _Unfit as problem:
                 say(f"skipping {offer[2]}: {problem}")
                 problems.append(problem)
@@ -323,7 +346,11 @@ def _fill(folder: Path, flavour: str, engine: str, say: Say, progress: Progress 
         if isinstance(met, ArchiveUnreachable):
             raise met
     reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite of the package archive has one"
-    raise LocalServerError(f"cannot unpack a {flavour} server: {reasons}; {_INSTALL_HINT}")
+    raise LocalServerError(f"cannot unpack {_described(flavour, version)}: {reasons}; {_INSTALL_HINT}")
+
+
+def _described(flavour: str, version: str) -> str:
+    return f"{flavour} {version}" if version else f"a {flavour} server"
 
 
 class _Unfit(LocalServerError):
@@ -333,6 +360,7 @@ class _Unfit(LocalServerError):
 def _offers(
     part: Path,
     flavour: str,
+    version: str,
     sources: list[Source],
     progress: Progress | None,
     problems: list[LocalServerError],
@@ -340,16 +368,20 @@ def _offers(
 ) -> Iterator[tuple[Apt, str, str]]:
     """Yield (apt, flavour, package) from the configured suites.
 
-    If MySQL is wanted, packages from sid follow, and finally MariaDB's from the configured suites.
+    If MySQL or a version is wanted, packages of later suites follow, and for MySQL of any version, finally MariaDB's
+    from the configured suites.
     """
     wanted = [(flavour, sources)]
-    if flavour == "mysql":
-        # Only Debian's sid has MySQL. It must be signed by a key of the keyring that verifies this machine's suites.
-        archives: dict[str, Source] = {}
-        for source in sources:
-            if "security" not in source.uri and "sid" not in source.suites:
-                archives.setdefault(source.uri, source)
-        wanted += [(flavour, [Source(uri, ("sid",), ("main",), of.signed_by)]) for uri, of in archives.items()]
+    # Only Debian's sid has MySQL.
+    later = ("stable", "testing", "sid") if version else ("sid",) if flavour == "mysql" else ()
+    # They must be signed by a key of the keyring that verifies this machine's suites.
+    archives: dict[str, Source] = {}
+    for source in sources:
+        if "security" not in source.uri and "sid" not in source.suites:
+            archives.setdefault(source.uri, source)
+    for suite in later:
+        wanted += [(flavour, [Source(uri, (suite,), ("main",), of.signed_by)]) for uri, of in archives.items()]
+    if flavour == "mysql" and not version:
         wanted.append(("mariadb", sources))
     for kind, from_sources in wanted:
         if kind != flavour and any(isinstance(problem, ArchiveUnreachable) for problem in problems):
@@ -379,10 +411,15 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
     return sorted(names, key=version, reverse=True)
 
 
-def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, say: Say) -> Binary:
+def _unpack(
+    folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, version: str, say: Say
+) -> Binary:
     packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
     if not packages:
         raise _Unfit(f"apt cannot resolve the dependencies of {package}; {_INSTALL_HINT}")
+    of_server = next((member.version for member in packages if member.name == package), "")
+    if version and not fits(of_server, version):
+        raise _Unfit(f"{package} is {of_server}")
     if engine == "rocksdb":
         plugin = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
         if not plugin:
@@ -418,9 +455,11 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, engi
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     if target.exists():  # incomplete, or cached() would have found it
         shutil.rmtree(target)
+    if version:
+        os.utime(root, (0, 0))  # cached() then prefers it only to nothing
     root.rename(target)
     shutil.rmtree(part, ignore_errors=True)
-    moved = cached(flavour, engine)
+    moved = cached(flavour, engine, version)
     assert moved is not None
     say(f"{moved.flavour} {moved.version} is in {target}")
     return moved

@@ -8,6 +8,7 @@ process that started it, unless it is tied to that process.
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from schemaless.local import group as group_replication
 from schemaless.local import replication, rocksdb
 from schemaless.local import semi_sync as semi_synchronous
 from schemaless.local.apt import Progress
-from schemaless.local.binaries import FLAVOURS
+from schemaless.local.binaries import FLAVOURS, fits
 from schemaless.local.description import Description, LocalServer, ServerStatus
 from schemaless.local.folder import descriptions, locked, require_ours, server_folder, server_folders, unwatch, watch
 from schemaless.local.options import option_arguments
@@ -38,6 +39,7 @@ def up(
     servers: int = 2,
     flavour: str = "mysql",
     *,
+    version: str = "",
     engine: str = "innodb",
     replicas: int = 0,
     semi_sync: bool = False,
@@ -57,6 +59,8 @@ def up(
         folder: used only for these servers; created if it does not exist.
         servers: minimum number, 1 to 100. If the folder has more, all of them are started.
         flavour: "mysql" or "mariadb". If the package archive has no MySQL, MariaDB is used instead, with a notice.
+        version: version of new servers, such as "11.8" or "11.8.3"; "" for any that the store supports. The package
+            archive's later suites are searched too, with their signatures checked.
         engine: storage engine that the servers offer for cells, "innodb" or "rocksdb" (MyRocks, on MariaDB only).
             Servers with MyRocks also have InnoDB, for all other tables. The choice is kept for later starts.
         replicas: minimum number per server, 0 to 9. A server with replicas listens on a port on 127.0.0.1; a running
@@ -80,7 +84,7 @@ def up(
     """
     if not sys.platform.startswith("linux"):
         raise LocalServerError(f"local servers need Linux, not {sys.platform}; use other servers by their URLs")
-    _check_wanted(servers, flavour, engine, replicas, semi_sync=semi_sync, group=group)
+    _check_wanted(servers, flavour, version, engine, replicas, semi_sync=semi_sync, group=group)
     given = option_arguments(options)
     say = _by_line(report)
     folder = expanded(folder).resolve()
@@ -88,7 +92,7 @@ def up(
         there = descriptions(folder)
         wanted_features = {"rocksdb": engine == "rocksdb", "semi-sync": semi_sync, "group": group}
         features = tuple(feature for feature, is_wanted in wanted_features.items() if is_wanted)
-        _check_folder(folder, there, flavour, features)
+        _check_folder(folder, there, flavour, version, features)
         features = tuple(dict.fromkeys([*(there[0].features if there else ()), *features]))
         if "group" in features:
             if semi_sync or replicas > group_replication.REPLICAS:
@@ -97,7 +101,7 @@ def up(
                     "neither --semi-sync nor more replicas"
                 )
             replicas = group_replication.REPLICAS
-        manner = Manner(tuple(given), say, progress, features)
+        manner = Manner(tuple(given), say, progress, features, version)
         numbers = range(1, max([servers, *(server.number for server in there)]) + 1)
         wanted = {
             number: max([replicas, *(server.replica for server in there if server.number == number)])
@@ -129,9 +133,13 @@ def _by_line(report: Callable[[str], None] | None) -> Callable[[str], None]:
     return say
 
 
-def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, semi_sync: bool, group: bool) -> None:
+def _check_wanted(
+    servers: int, flavour: str, version: str, engine: str, replicas: int, *, semi_sync: bool, group: bool
+) -> None:
     if flavour not in FLAVOURS:
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
+    if not re.fullmatch(r"(\d+(\.\d+)*)?", version):
+        raise LocalServerError(f"version must be numbers such as 11.8 or 11.8.3, got {version!r}")
     if engine not in rocksdb.ENGINES:
         raise LocalServerError(f"engine must be one of {', '.join(rocksdb.ENGINES)}, got {engine!r}")
     if engine == "rocksdb" and flavour != "mariadb":
@@ -148,12 +156,19 @@ def _check_wanted(servers: int, flavour: str, engine: str, replicas: int, *, sem
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
 
 
-def _check_folder(folder: Path, there: Sequence[Description], flavour: str, features: Sequence[str]) -> None:
+def _check_folder(
+    folder: Path, there: Sequence[Description], flavour: str, version: str, features: Sequence[str]
+) -> None:
     other = [server for server in there if flavour not in (server.binary.flavour, server.asked)]
     if other:
         raise LocalServerError(
             f"{folder} contains {other[0].binary.flavour} servers, not {flavour}; choose another --folder, or delete "
             "them with 'schemaless local down --delete'"
+        )
+    old = [server for server in there if not fits(server.binary.version, version)]
+    if old:
+        raise LocalServerError(
+            f"{folder} contains servers of {flavour} {old[0].binary.version}, not {version}; choose another --folder"
         )
     missing = set(features).difference(there[0].features) if there else ()
     if "rocksdb" in missing:

@@ -72,12 +72,14 @@ class Manner:
         say: callback for lines of progress.
         progress: shows the progress of long steps.
         features: as of ``LocalServer``; empty means that each server keeps its own.
+        version: version of new servers; "" for any.
     """
 
     options: tuple[str, ...]
     say: Callable[[str], None]
     progress: Progress | None = None
     features: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def engine(self) -> str:
@@ -281,7 +283,7 @@ def make_primaries(
     """
     places = [(number, 0) for number in numbers]
     failure: LocalServerError | None = None
-    for binary in candidates(flavour, manner.engine, say=manner.say, progress=manner.progress):
+    for binary in candidates(flavour, manner.engine, manner.version, say=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
             return [finish(begun, manner) for begun in made]

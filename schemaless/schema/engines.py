@@ -32,6 +32,9 @@ ROCKSDB: Final = StorageEngine("rocksdb", "MyRocks", "ROCKSDB")
 ENGINES: Final = {engine.name: engine for engine in (INNODB, ROCKSDB)}
 """Storage engines by name."""
 
+WITHDRAWN: Final = ("8.0.38", "8.4.1", "9.0.0")
+"""Releases of MySQL that do not start again once they have about 8,000 tables, and were withdrawn for that."""
+
 _OLDEST_MARIADB: Final = (10, 6)
 
 _REQUIRED: Final = {
@@ -79,6 +82,12 @@ def check_server(pool: NodePool, name: str) -> None:
     """
     if engine_named(name) is ROCKSDB and (problem := pool.run(_problem)) is not None:
         raise TopologyError(f"{pool.node} cannot store cells in MyRocks: {problem}. Nothing was written")
+
+
+def withdrawn_release(pool: NodePool) -> str | None:
+    """Return the version of a server of MySQL that was withdrawn, or None."""
+    version, mariadb = pool.run(lambda connection: (connection.version, connection.is_mariadb))
+    return version if not mariadb and version.partition("-")[0] in WITHDRAWN else None
 
 
 def setting_faults(pool: NodePool, name: str) -> list[str]:

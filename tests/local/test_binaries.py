@@ -33,20 +33,21 @@ done
 suites=$(sed -n 's/^Suites: //p' "$parts"/*.sources)
 package={stable_package}
 case " $suites " in *" sid "*) package={sid_package};; esac
+case "$package $suites " in mysql*) number=9.7.4;; *" testing "*) number=11.8.6;; *) number=10.11.9;; esac
 case " $* " in
   *" update "*) {update};;
   *" search "*) [ -z "$package" ] || case "$*" in *"^${{package%%-*}}-server"*) echo "$package - a server";; esac;;
   *" --print-uris "*)
-    for name in libfake $package perl-base; do echo "'pool/$name' ${{name}}_1_all.deb 4 SHA256:00"; done;;
+    for name in libfake $package perl-base; do echo "'pool/$name' ${{name}}_1%3a$number-1_all.deb 4 SHA256:00"; done;;
   *" show "*) echo "Installed-Size: {installed_kib}";;
   *" download "*) {download}
-    for name; do case "$name" in *fake*|*server*) echo deb > "${{name}}_1_all.deb";; esac; done;;
+    for name; do case "$name" in *fake*|*server*) echo deb > "${{name}}_1%3a$number-1_all.deb";; esac; done;;
 esac
 """
 FAKE_DPKG = r"""#!/bin/sh
 case "$2" in
   */mysql-server*) version=9.7.4; maker=MySQL; name=mysqld;;
-  */mariadb-server*) version=10.11.9-MariaDB; maker=Debian; name=mariadbd;;
+  */mariadb-server*) version=${{2#*%3a}}; version=${{version%%-*}}-MariaDB; maker=Debian; name=mariadbd;;
   *) mkdir -p "$3/usr/lib/x86_64-linux-gnu"; cp "{here}/loader" "$3/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
      touch "$3/usr/lib/x86_64-linux-gnu/libc.so.6"; exit;;
 esac
@@ -184,6 +185,22 @@ def test_no_mysql_anywhere_leads_to_mariadb(archive):
 
     assert binary.flavour == "mariadb"
     assert any("using MariaDB" in line for line in lines)
+
+
+def test_version_is_looked_for_in_later_suites(archive):
+    """A named series comes from the first suite that has it, without fetching others, and is cached beside them."""
+    lines: list[str] = []
+    binary = binaries.unpacked("mariadb", version="11.8", say=lines.append)
+
+    assert binary.version == "11.8.6"
+    assert json.loads((archive.cache / "servers/mariadb-11.8.6/manifest.json").read_text())["suites"] == ["testing"]
+    assert len([line for line in archive.log.read_text().splitlines() if " download " in line]) == 1
+    assert "skipping mariadb-server-core: mariadb-server-core is 10.11.9" in lines
+    assert binaries.cached("mariadb") == binary
+    assert binaries.unpacked("mariadb", version="10.11").version == "10.11.9"
+    assert binaries.unpacked("mariadb", version="11.8") == binary
+    with pytest.raises(LocalServerError, match=r"cannot unpack mariadb 11\.4: mariadb-server-core is 10\.11\.9; "):
+        binaries.unpacked("mariadb", version="11.4")
 
 
 def test_filled_cache_is_used_offline(archive):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from schemaless.base.keys import shard_database
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
 from schemaless.schema.databases import create_database, databases_like, tables_of
-from schemaless.schema.engines import check_server, engine_named
+from schemaless.schema.engines import check_server, engine_named, withdrawn_release
 from schemaless.topology.catalog import (
     CatalogEntry,
     identities,
@@ -26,6 +27,8 @@ from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL, parse_url
+
+_log = logging.getLogger("schemaless")
 
 
 def create(
@@ -71,8 +74,15 @@ def create(
         entry = _catalog_entry(catalog, name)
         if entry is None:
             _refuse_existing(pools.values(), catalog, name)
-            for pool in pools.values():
+            for node, pool in pools.items():
                 check_server(pool, engine)
+                if (version := withdrawn_release(pool)) is not None:
+                    _log.warning(
+                        "%s is MySQL %s, which was withdrawn: it does not start again once it has about 8,000 tables, "
+                        "and each shard has several; upgrade it before it holds data",
+                        node,
+                        version,
+                    )
             create_database(catalog, name)
             create_tables(catalog, name, "catalog")
             try:

@@ -10,6 +10,7 @@ import pytest
 import schemaless
 from schemaless import DatastoreExists, InvalidInput, ShardIdentityMismatch
 from schemaless.ops.admin import create as creation
+from schemaless.schema import engines
 from schemaless.schema.databases import databases_like
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
@@ -168,3 +169,19 @@ def test_create_with_unusable_arguments_is_refused_before_any_io(arguments, comp
     """The server db-1 does not exist, so an attempt to reach it would fail differently."""
     with pytest.raises(InvalidInput, match=complaint):
         schemaless.create(*arguments)
+
+
+@pytest.mark.mysql
+def test_a_withdrawn_release_of_mysql_is_named(new_name, server_urls, server_kind, monkeypatch, caplog):
+    """It would not start again once it has thousands of tables."""
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    version = pool.run(lambda connection: connection.version)
+    pool.close()
+    schemaless.create(new_name, 1, server_urls[:1])
+    assert caplog.messages == []
+    monkeypatch.setattr(engines, "WITHDRAWN", (version.partition("-")[0],))
+    schemaless.create(f"{new_name}_2", 1, server_urls[:1])
+
+    assert len(caplog.messages) == (server_kind == "mysql")
+    assert all(f"is MySQL {version}, which was withdrawn" in message for message in caplog.messages)
