@@ -74,6 +74,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         "requested_by": entry.requested_by,
         **{name: at and at.isoformat() for name, at in times.items()},
         "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "remains": [{"where": where, "what": what, "until": until} for where, what, until in remains],
         "scope": {"kind": entry.kind, **entry.scope, **({"targets": targets} if targets else {})},
         "gone": {
             "cells": entry.cells,
@@ -82,7 +83,6 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
             "acknowledged_by": {name: at.isoformat() for name, at in found.acknowledged.items()},
         },
         "exports": [asdict(export) for export in exports],
-        "remains": [{"where": where, "what": what, "until": until} for where, what, until in remains],
         "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
     }
 

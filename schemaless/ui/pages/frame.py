@@ -43,6 +43,24 @@ details { margin: .6rem 0; } summary { cursor: pointer; }
 """
 
 
+CARDS: Final = """
+@media screen and (max-width: 600px) {
+  .cards, .cards tbody, .cards tr, .cards td { display: block; }
+  .cards thead { display: none; }
+  .cards tbody { display: grid; gap: .6rem; }
+  .cards tr { background: var(--card); border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .7rem;
+    display: flex; flex-direction: column; }
+  .cards td, .cards td:first-child { position: static; background: none; border: 0; padding: .1rem 0; text-align: left;
+    white-space: normal; overflow-wrap: anywhere; }
+  .cards td:empty { display: none; }
+  .cards td::before { content: attr(data-label) ": "; color: var(--soft); font-weight: 400; }
+  .cards td:first-child::before { content: none; }
+  .cards td:first-child { font-weight: 600; }
+}
+"""
+"""CSS that shows the rows of tables of class ``cards`` as cards on phones; their cells have ``data-label``."""
+
+
 def html_page(title: str, below: str, sections: Iterable[str], *, style: str = "") -> str:
     """Return a complete HTML page.
 
@@ -85,6 +103,7 @@ def table(
     front: Container[int] = (),
     text: Collection[int] = (),
     label: str | None = None,
+    cards: bool = False,
 ) -> str:
     """Return a table that scrolls horizontally if it is too wide.
 
@@ -94,21 +113,23 @@ def table(
         front: Numbers of rows to highlight.
         text: Numbers of columns whose text may wrap; the others contain figures or short names.
         label: Name of the table for readers who cannot see it, if no heading names it.
+        cards: Whether rows become cards on phones; the page includes ``CARDS``.
     """
 
-    def cell(tag: str, place: int, value: str, scope: str = "") -> str:
+    def cell(tag: str, place: int, value: str, attribute: str = "") -> str:
         kinds = [kind for kind, holds in (("text", place in text), ("long", text and len(value) > 40)) if holds]
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{scope}{kind}>{(escaped if place in text else escape)(value)}</{tag}>"
+        return f"<{tag}{attribute}{kind}>{(escaped if place in text else escape)(value)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(header))
+    labels = [f' data-label="{escape(name)}"' if cards else "" for name in header]
     body = "".join(
         f"<tr{' class=front' if number in front else ''}>"
-        f"{''.join(cell('td', place, value) for place, value in enumerate(row))}</tr>"
+        f"{''.join(cell('td', place, value, labels[place]) for place, value in enumerate(row))}</tr>"
         for number, row in enumerate(rows)
     )
     named = "" if label is None else f' role="region" aria-label="{escape(label)}"'
-    inner = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    inner = f"<table{' class=cards' if cards else ''}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="wide" tabindex="0"{named}>{inner}</div>'
 
 

@@ -25,13 +25,14 @@ from schemaless.monitoring.status.serve import application
 from schemaless.ops.admin.create import create
 from schemaless.ops.failover import nodes
 from schemaless.testing.servers import private_servers
+from schemaless.ui.pages.erasure_page import erasure_page
 from tests.cli.test_capacity_page import CHROMIUM, needs_chromium
 from tests.monitoring.status.statuses import NOW, PRIMARY, cluster, everything, status
 
 pytestmark = pytest.mark.once
 
 LOOKS: list[tuple[int, Literal["light", "dark"]]] = [
-    (width, scheme) for width in (1280, 400) for scheme in ("light", "dark")
+    (width, scheme) for width in (1280, 900, 400) for scheme in ("light", "dark")
 ]
 
 
@@ -147,6 +148,34 @@ def test_page_with_every_finding_passes_an_audit(browser, served):
     url, _ = served
     page, messages = opened(browser, url)
 
+    assert {look: found for look, found in violations(page).items() if found} == {}
+    assert messages == []
+    page.close()
+
+
+@needs_chromium
+def test_a_receipt_passes_an_audit_and_needs_no_scrolling(browser, tmp_path):
+    """At every width and on paper, no table is wider than the page."""
+    until = "binary logs until an operator purges them (cannot connect to /var/run/mysqld/replica-of-db-1.sock)"
+    remains = [
+        {"where": f"db-{number}.{'far.' * 20}example:3306", "what": "pages", "until": until} for number in (1, 2)
+    ]
+    gone = {"cells": 4, "body_bytes": 900, "shards": [3], "acknowledged_by": {"trigger:billing": NOW.isoformat()}}
+    times = dict.fromkeys(("intended_at", "executed_at", "acknowledged_at", "verified_at", "issued_at"))
+    files = [{"name": f"cells/0003/{'0' * 80}.parquet", "documents": 4, "state": "rewritten"}]
+    receipt = {"datastore": "trips", "erasure": 1, "state": "executed", "reason": "gdpr", "requested_by": "me", **times}
+    receipt |= {"remains": remains, "gone": gone, "exports": [{"name": "lake", "files": files}], "keys": "kept"}
+    receipt |= {"scope": {"targets": ["a" * 36]}, "signature": {"algorithm": "Ed25519", "signature": "0f" * 64}}
+    file = tmp_path / "receipt.html"
+    file.write_text(erasure_page(receipt), encoding="utf-8")
+    page, messages = opened(browser, file.as_uri())
+    too_wide = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth).length"
+
+    for width, medium in ((400, "screen"), (900, "screen"), (1280, "screen"), (680, "print")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(media=medium)
+        assert page.evaluate(too_wide) == 0, (width, medium)
+    page.emulate_media(media="screen")
     assert {look: found for look, found in violations(page).items() if found} == {}
     assert messages == []
     page.close()

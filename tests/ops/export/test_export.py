@@ -226,7 +226,9 @@ def test_erased_documents_leave_the_files(fresh_store, new_row, export, follow_s
             "problem": None,
         }
     ]
-    assert all(name in erasure_page(issued) for name in names)
+    page = erasure_page(issued)
+    assert all(name in page for name in names)
+    assert page.index("What remains") < page.index("their owner deletes them") < page.index("What is gone")
     (tmp_path / "lake" / names[1]).unlink()
     assert [file["state"] for file in receipt(erase_store, numbers[0])["exports"][0]["files"]] == [
         "rewritten",
