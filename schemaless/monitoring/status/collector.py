@@ -27,24 +27,26 @@ _log = logging.getLogger("schemaless")
 
 
 class _Intervals(NamedTuple):
-    """Rests between readings, in seconds; the last one is the maximum rest after reading all shards."""
+    """Rests between readings, in seconds; the last ones are the maximum rests after reading jobs and all shards."""
 
     servers_s: float
+    jobs_s: float
     followers_s: float
-    most_rest_s: float
+    most_jobs_s: float
+    most_shards_s: float
 
 
-_FOR_PEOPLE: Final = _Intervals(2.0, 3.0, 1800.0)
+_FOR_PEOPLE: Final = _Intervals(3.0, 2.0, 3.0, 4.0, 3600.0)
 """With 4,096 shards and MySQL's default table cache, the readings take less than 1 % of a core."""
 
-_FOR_METRICS: Final = _Intervals(5.0, 15.0, 60.0)
+_FOR_METRICS: Final = _Intervals(5.0, 5.0, 15.0, 15.0, 60.0)
 """Alerts must not be late by more than a minute."""
 
 _SLOW_S: Final = 60.0
 """Rest between readings of capacity, and of the manifests of exports, in seconds."""
 
 _REST: Final = 200.0
-"""Rest after reading all shards, as a multiple of the time that the reading took."""
+"""Rest after reading jobs or all shards, as a multiple of the time that the reading took."""
 
 _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
@@ -141,15 +143,16 @@ class Collector:
         probe: bool = True,
         transactions_older_than_s: float = OLD_TRANSACTION_S,
     ) -> None:
-        servers_s, followers_s, most_rest_s = _FOR_METRICS if for_metrics else _FOR_PEOPLE
+        every = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
+        self._for_metrics = for_metrics
         self._server_reader = ServerReader(store, probe=probe, transactions_older_than_s=transactions_older_than_s)
-        self._servers = Part("servers", servers_s, self._server_reader)
-        self._jobs = Part("jobs", servers_s, JobReader(store))
+        self._servers = Part("servers", every.servers_s, self._server_reader)
+        self._jobs = Part("jobs", every.jobs_s, JobReader(store), rest=_REST, most_rest_s=every.most_jobs_s)
         follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
-        self._followers = Part("followers", followers_s, follower_reader)
+        self._followers = Part("followers", every.followers_s, follower_reader)
         shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
-        self._shards = Part("shards", followers_s, shard_reader, rest=_REST, most_rest_s=most_rest_s)
+        self._shards = Part("shards", every.followers_s, shard_reader, rest=_REST, most_rest_s=every.most_shards_s)
         self._capacity = Part("capacity", _SLOW_S, CapacityReader(store))
         self._exports = Part("exports", _SLOW_S, lambda: manifests(store))
         parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
@@ -191,9 +194,9 @@ class Collector:
         """Return the last readings; no server is contacted."""
         now = datetime.now(UTC)
         clusters, jobs = self._servers.value, self._jobs.value
-        followers = follower_views(self._followers.value, self._shards.value, self._store.shard_count)
+        followers = follower_views(self._followers.value, self._shards.value)
         views = tuple(part.view for part in self.parts)
-        topology, last = internals_of(self._store).topology, self._shards.value
+        topology, last = internals_of(self._store).topology, self._shards.value if self._for_metrics else None
         return Status(
             datastore=self._store.name,
             taken_at=now,

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.model import FollowerView, ManifestView
@@ -39,6 +39,34 @@ _SUSPECTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """Figures of a follower's rows in some shards.
+
+    Attributes:
+        ids_behind: added_ids between the locations and the ends of the shards.
+        parked: number of parked cells.
+        states: number of shards by state.
+    """
+
+    ids_behind: int
+    parked: int
+    states: Counter[str]
+
+    @classmethod
+    def of(cls, rows: Iterable[FollowerRow | None]) -> Self:
+        """Return the figures of rows; None is one that is missing."""
+        rows = list(rows)
+        known = [row for row in rows if row is not None]
+        behind = sum(max(0, row.top - row.location) for row in known)
+        return cls(behind, sum(row.parked for row in known), Counter(ShardStatus(0, row).state for row in rows))
+
+    def replacing(self, old: Totals, new: Totals) -> Totals:
+        """Return the figures after some rows were read again."""
+        behind, parked = new.ids_behind - old.ids_behind, new.parked - old.parked
+        return Totals(self.ids_behind + behind, self.parked + parked, self.states - old.states + new.states)
+
+
+@dataclass(frozen=True, slots=True)
 class AllShards:
     """The rows of all shards.
 
@@ -47,12 +75,14 @@ class AllShards:
         rows: the rows that exist, by follower and shard.
         behind_s: age of the oldest unhandled cell, in seconds, by follower.
         tops: the highest added_id of each shard.
+        totals: figures of all rows, by follower.
     """
 
     names: frozenset[str]
     rows: Mapping[Pair, FollowerRow]
     behind_s: Mapping[str, float]
     tops: Mapping[int, int]
+    totals: Mapping[str, Totals]
 
     def suspects(self) -> Iterable[Pair]:
         """Yield the shards that need attention."""
@@ -106,8 +136,8 @@ class FollowerReader:
         for pair in dict.fromkeys([*sorted(reported), *(last.suspects() if last is not None else ())]):
             if pair[0] in names and len(of_one := suspects.setdefault(pair[0], [])) < _SUSPECTS:
                 of_one.append(pair)
-        rows = self._rows.look(pair for pairs in suspects.values() for pair in pairs).rows if suspects else {}
-        return Followers(views, rows)
+        chosen = (pair for pairs in suspects.values() for pair in pairs)
+        return Followers(views, self._rows.look(chosen, events=False).rows)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all followers."""
@@ -153,15 +183,17 @@ class ShardReader:
     def __call__(self) -> AllShards:
         """Return the rows of all followers in all shards."""
         names = self._names()
-        rows = self._rows.look((name, shard) for name in names for shard in range(self._shards.topology.shard_count))
+        count = self._shards.topology.shard_count
+        rows = self._rows.look(((name, shard) for name in names for shard in range(count)), events=False)
         behind: dict[str, list[tuple[int, FollowerRow]]] = {name: [] for name in names}
         for (name, shard), row in rows.rows.items():
             if row.top > row.location:
                 behind[name].append((shard, row))
         ages = {name: self._behind_s(of_one) for name, of_one in behind.items()}
         tops = {shard: row.top for (_, shard), row in rows.rows.items()}
-        tops |= self._rows.tops(set(range(self._shards.topology.shard_count)) - tops.keys())[0]
-        return AllShards(frozenset(names), rows.rows, ages, tops)
+        tops |= self._rows.tops(set(range(count)) - tops.keys())[0]
+        totals = {name: Totals.of(rows.rows.get((name, shard)) for shard in range(count)) for name in names}
+        return AllShards(frozenset(names), rows.rows, ages, tops, totals)
 
     def _behind_s(self, behind: Sequence[tuple[int, FollowerRow]]) -> float:
         """Return the age of the oldest unhandled cell among the shards that are likely to have it, in seconds."""
@@ -177,31 +209,30 @@ class ShardReader:
         return max(ages)
 
 
-def follower_views(found: Followers | None, last: AllShards | None, count: int) -> tuple[FollowerView, ...] | None:
-    """Return the followers of a datastore with ``count`` shards; None if they have not been read.
+def follower_views(found: Followers | None, last: AllShards | None) -> tuple[FollowerView, ...] | None:
+    """Return the followers of a datastore; None if they have not been read.
 
     A follower that was added after the last reading of all shards is left out until the next.
     """
     if found is None or last is None:
         return None
-    rows = {**last.rows, **found.rows}
     return tuple(
-        _with_rows(view, [rows.get((name, shard)) for shard in range(count)], last.behind_s[name])
-        if view.has_rows
-        else view
+        _with_totals(view, name, found, last) if view.has_rows else view
         for name, view in found.views.items()
         if name in last.names or not view.has_rows
     )
 
 
-def _with_rows(view: FollowerView, rows: Sequence[FollowerRow | None], behind_s: float) -> FollowerView:
-    known = [row for row in rows if row is not None]
+def _with_totals(view: FollowerView, name: str, found: Followers, last: AllShards) -> FollowerView:
+    again = [pair for pair in found.rows if pair[0] == name]
+    old, new = (Totals.of(rows.get(pair) for pair in again) for rows in (last.rows, found.rows))
+    totals = last.totals[name].replacing(old, new)
     return replace(
         view,
-        ids_behind=sum(max(0, row.top - row.location) for row in known),
-        behind_s=behind_s,
-        parked=sum(row.parked for row in known),
-        shards=dict(Counter(ShardStatus(shard, row).state for shard, row in enumerate(rows))),
+        ids_behind=totals.ids_behind,
+        behind_s=last.behind_s[name],
+        parked=totals.parked,
+        shards=dict(totals.states),
     )
 
 

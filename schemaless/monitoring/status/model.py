@@ -303,7 +303,7 @@ class Status:
     """Status of a datastore. A part that has not been read yet, or could not be read, is None.
 
     Attributes:
-        ends: highest added_id of each shard, by cluster and shard; not in JSON.
+        ends: highest added_id of each shard, by cluster and shard; set for metrics only, not in JSON.
         exports: the manifests of the exports, None for one that cannot be read; read for metrics only, not in JSON.
     """
 

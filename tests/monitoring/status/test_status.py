@@ -192,7 +192,7 @@ def test_a_stopped_shard_shows_before_all_shards_are_read_again(follow_store):
     last = read_all()
 
     def shown():
-        return follower_views(reader(), last, follow_store.shard_count)
+        return follower_views(reader(), last)
 
     (before,) = shown()
     pair = ("trigger:bill", 2)
