@@ -49,9 +49,12 @@ _READ_TIMEOUT_S: Final = 10.0
     help="Permit --listen on an address that other machines can reach. Clients need the token in "
     "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
 )
+@click.option("--fast", is_flag=True, help="Do not forecast when disks will be full; that takes seconds of CPU time.")
 @monitor_options
 @json_option
-def status(url: str, watch: bool, listen: str | None, remote: bool, no_probe: bool, older_than_min: float) -> int:
+def status(
+    url: str, watch: bool, listen: str | None, remote: bool, fast: bool, no_probe: bool, older_than_min: float
+) -> int:
     """Show what needs attention: servers, jobs, triggers, indexes and disks.
 
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
@@ -66,6 +69,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, no_probe: bo
     \b
     Examples:
       schemaless status
+      schemaless status --fast
       schemaless status --watch
       schemaless status --listen 127.0.0.1:9465
       schemaless status --json
@@ -75,9 +79,11 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, no_probe: bo
     if listen is not None:
         if watch or as_json():
             raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")
-        _serve(url, listen, remote, probe=not no_probe, older_than_s=60 * older_than_min)
+        _serve(url, listen, remote, forecast=not fast, probe=not no_probe, older_than_s=60 * older_than_min)
     with connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store:
-        collector = Collector(store, probe=not no_probe, transactions_older_than_s=60 * older_than_min)
+        collector = Collector(
+            store, forecast=not fast, probe=not no_probe, transactions_older_than_s=60 * older_than_min
+        )
         if watch:
             with collector:
                 while True:
@@ -89,7 +95,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, no_probe: bo
     return EXIT_FAILED if found.faults else 0
 
 
-def _serve(url: str, listen: str, remote: bool, *, probe: bool, older_than_s: float) -> NoReturn:
+def _serve(url: str, listen: str, remote: bool, *, forecast: bool, probe: bool, older_than_s: float) -> NoReturn:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InvalidInput("--listen needs Starlette and uvicorn: pip install 'schemaless-store[status]'")
     from schemaless.monitoring.status.serve import address, listening_socket, serve  # with the extra only
@@ -102,7 +108,7 @@ def _serve(url: str, listen: str, remote: bool, *, probe: bool, older_than_s: fl
         host = f"[{at.host}]" if ":" in at.host else at.host
         token = "" if at.token is None else f"?token={at.token}"
         note(f"status of {store.name} on http://{host}:{listener.getsockname()[1]}/{token}, until Ctrl-C")
-        with Collector(store, probe=probe, transactions_older_than_s=older_than_s) as collector:
+        with Collector(store, forecast=forecast, probe=probe, transactions_older_than_s=older_than_s) as collector:
             serve(collector, listener, at.token)
     raise KeyboardInterrupt
 

@@ -23,10 +23,12 @@ class CapacityReader:
 
     Args:
         store: the datastore.
+        forecast: whether to forecast when disks will be full, which takes seconds of CPU time.
     """
 
-    def __init__(self, store: Datastore) -> None:
+    def __init__(self, store: Datastore, *, forecast: bool = True) -> None:
         self._store = store
+        self._forecast = forecast
         self._seen: tuple[int, ...] = ()
         self._newest: Measurement | None = None
         self._view: CapacityView | None = None
@@ -35,26 +37,29 @@ class CapacityReader:
         """Return the newest measurement with its forecast; None if there is none."""
         kept = tuple(each.sample_id for each in history.kept(self._store))
         if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
-            measurements = history.read(self._store, kept)
+            measurements = history.read(self._store, kept if self._forecast else kept[-1:])
             self._newest = measurements[-1] if measurements else None
-            self._view = _view(measurements) if measurements else None
+            self._view = _view(measurements, len(kept), forecast=self._forecast) if measurements else None
             self._seen = kept
         if self._view is None or self._newest is None:
             return None
         return replace(self._view, changes=tuple(history.changes_since(self._store, self._newest)))
 
 
-def _view(measurements: list[Measurement]) -> CapacityView:
+def _forecast(measurements: list[Measurement]) -> tuple[CapacityReport | None, str | None]:
+    """Return a report, or why there is none."""
     from schemaless.planning.capacity.basis import Collected
     from schemaless.planning.capacity.reporting import assemble_report  # it imports NumPy
 
-    newest = measurements[-1]
-    problem: str | None = None
-    report: CapacityReport | None = None
     try:
-        report = assemble_report(Collected(tuple(measurements)), datetime.now(UTC))
+        return assemble_report(Collected(tuple(measurements)), datetime.now(UTC)), None
     except InvalidInput as missing:  # the extra [report] is not installed
-        problem = str(missing)
+        return None, str(missing)
+
+
+def _view(measurements: list[Measurement], count: int, *, forecast: bool) -> CapacityView:
+    newest = measurements[-1]
+    report, problem = _forecast(measurements) if forecast else (None, "There is no forecast with --fast.")
     first = None if report is None else answer(report.now)
     cells, bodies = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for group in newest.groups:
@@ -63,7 +68,7 @@ def _view(measurements: list[Measurement]) -> CapacityView:
         bodies[place] += round(group.body_bytes.mid)
     return CapacityView(
         measured_at=newest.taken_at,
-        measurements=len(measurements),
+        measurements=count,
         answer="unknown" if first is None else first.days,
         detail="" if first is None else first.detail,
         disks=tuple(_disks(newest, report, bodies)),

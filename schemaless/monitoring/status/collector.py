@@ -131,6 +131,7 @@ class Collector:
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
         for_metrics: whether to read at the intervals of metrics, and the manifests of exports too.
+        forecast: whether to forecast when disks will be full.
         probe: whether to write a heartbeat on each primary with each reading of the servers.
         transactions_older_than_s: minimum age of the transactions to report, in seconds.
     """
@@ -140,6 +141,7 @@ class Collector:
         store: Datastore,
         *,
         for_metrics: bool = False,
+        forecast: bool = True,
         probe: bool = True,
         transactions_older_than_s: float = OLD_TRANSACTION_S,
     ) -> None:
@@ -153,7 +155,7 @@ class Collector:
         self._followers = Part("followers", every.followers_s, follower_reader)
         shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
         self._shards = Part("shards", every.followers_s, shard_reader, rest=_REST, most_rest_s=every.most_shards_s)
-        self._capacity = Part("capacity", _SLOW_S, CapacityReader(store))
+        self._capacity = Part("capacity", _SLOW_S, CapacityReader(store, forecast=forecast))
         self._exports = Part("exports", _SLOW_S, lambda: manifests(store))
         parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
         self.parts: Sequence[Part[Any]] = (*parts, self._exports) if for_metrics else parts

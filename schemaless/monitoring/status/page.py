@@ -15,7 +15,9 @@ from schemaless.monitoring.status.tables import Table, tables_of
 from schemaless.ui.pages import frame
 from schemaless.ui.terminal.output import counted
 
-STYLE: Final = """
+STYLE: Final = (
+    frame.CARDS
+    + """
 :root { --fault: #a5222d; --notice: #8a4a00; --good: #0b6b5d; }
 @media screen and (prefers-color-scheme: dark) { :root { --fault: #f58b92; --notice: #f0a75a; --good: #7fdccb; } }
 body { max-width: 76rem; }
@@ -49,7 +51,10 @@ tr.faulty td { color: var(--fault); }
 progress { width: 100%; height: .7rem; accent-color: var(--accent); }
 #connection { background: var(--fault); color: var(--paper); padding: .5rem .8rem; border-radius: .4rem;
   margin: .8rem 0; font-weight: 600; }
+@media screen and (max-width: 600px) {
+  .cards td { order: 1; } .cards td:first-child { order: -1; } .cards td.key { order: 0; font-weight: 600; } }
 """
+)
 
 SCRIPT: Final = """"use strict";
 // Fetches the page again every two seconds, and replaces the parts that have changed.
@@ -182,20 +187,24 @@ def _table(table: Table) -> str:
     if not table.rows:
         return f"<p>{escape(table.empty[:1].upper() + table.empty[1:])}.</p>{note}"
 
-    def cell(tag: str, place: int, text: str, scope: str = "") -> str:
-        attribute = ' class="text"' if place < table.text_columns else ""
-        return f"<{tag}{scope}{attribute}>{escape(text)}</{tag}>"
+    def cell(tag: str, place: int, text: str, attribute: str = "") -> str:
+        is_key = table.columns[place] == table.key
+        kinds = [kind for kind, holds in (("text", place < table.text_columns), ("key", is_key)) if holds]
+        kind = f' class="{" ".join(kinds)}"' if kinds else ""
+        return f"<{tag}{attribute}{kind}>{escape(text)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
+    labels = [f' data-label="{escape(name)}"' for name in table.columns]
     body = "".join(
         f"<tr{' class=faulty' if row.faulty else ''}>"
-        + "".join(cell("td", place, text) for place, text in enumerate(row.values))
+        + "".join(cell("td", place, text, labels[place]) for place, text in enumerate(row.values))
         + "</tr>"
         for row in table.rows
     )
     label = escape(table.title, quote=True)
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table class=cards>'
+        f"<thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>{note}"
     )
 

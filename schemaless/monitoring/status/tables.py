@@ -37,6 +37,7 @@ class Table:
         text_columns: number of leading columns that contain text.
         empty: what to say if there are no rows.
         note: a line below the table.
+        key: the column that comes first, after the name, where each row is a card.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Table:
     text_columns: int
     empty: str
     note: str = ""
+    key: str = ""
 
 
 def tables_of(status: Status) -> dict[str, Table]:
@@ -52,16 +54,16 @@ def tables_of(status: Status) -> dict[str, Table]:
     tables = {}
     if status.clusters is not None:
         on_servers = ("cluster", "role", "state", "server", "claim", "shards", "last write", "lag")
-        tables["servers"] = Table("Servers", on_servers, tuple(_servers(status)), 5, "no servers")
+        tables["servers"] = Table("Servers", on_servers, tuple(_servers(status)), 5, "no servers", key="lag")
     if status.jobs is not None:
         columns = ("job", "state", "waits on", "done", "shards", "rate", "time left")
         note = " ".join(filter(None, (_waited(job) for job in status.jobs if job.unfinished)))
-        tables["jobs"] = Table("Jobs", columns, tuple(map(_job, status.jobs)), 3, "no jobs yet", note)
+        tables["jobs"] = Table("Jobs", columns, tuple(map(_job, status.jobs)), 3, "no jobs yet", note, "time left")
     if status.followers is not None:
         columns = ("name", "kind", "state", "workers", "behind", "oldest", "parked")
         rows = tuple(map(_follower, status.followers))
         empty = "no triggers, indexes or exports"
-        tables["followers"] = Table("Triggers, indexes and exports", columns, rows, 3, empty)
+        tables["followers"] = Table("Triggers, indexes and exports", columns, rows, 3, empty, key="oldest")
     if any(part.name == "capacity" and part.read_at and not part.problem for part in status.parts):
         tables["capacity"] = _disks(status.capacity, status.taken_at)
     return tables
@@ -144,7 +146,7 @@ def _disks(capacity: CapacityView | None, now: datetime) -> Table:
         full = disk.days_text, _interval(disk.days_low, disk.days_high)
         rows.append(Row((disk.name, bytes_text(disk.body_bytes), *sizes, *full)))
     note = f"First disk full in: {capacity.answer}. Measured {age} ago. {capacity.detail}{capacity.problem or ''}"
-    return Table("Space", columns, tuple(rows), 1, "no disks", note)
+    return Table("Space", columns, tuple(rows), 1, "no disks", note, "full in")
 
 
 def _interval(low: float | None, high: float | None) -> str:

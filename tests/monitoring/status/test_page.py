@@ -187,7 +187,7 @@ def test_page_follows_changes_and_says_when_it_cannot(browser, served, eventuall
     url, shown = served
     page, _ = opened(browser, url)
     page.evaluate("window.sameDocument = true")
-    page.set_viewport_size({"width": 400, "height": 900})
+    page.set_viewport_size({"width": 640, "height": 900})
     page.evaluate("document.querySelector('#servers .wide').scrollLeft = 50")
     name = "<script>alert(1)</script>"
     shown.now = status(clusters=(cluster(replace(PRIMARY, address=name, fault=name)),))

@@ -65,6 +65,9 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
     ]
     assert [part["problem"] for part in found.json["parts"]] == [None] * 5
     assert "schemaless index run" in shown.out
+    fast = invoke("status", "--fast", "--json", url=measured_url).json["capacity"]
+    assert fast["disks"][0]["free_bytes"] == 10**9
+    assert (fast["answer"], fast["problem"]) == ("unknown", "There is no forecast with --fast.")
     for heading in ("Servers", "Jobs", "Triggers, indexes and exports", "Space"):
         assert heading in shown.out
     for forbidden in (SECRET, str(row), row.hex):
