@@ -30,6 +30,7 @@ from schemaless.ui.terminal.output import (
     print_table,
     progress,
 )
+from schemaless.ui.terminal.server_names import ServerNames
 
 _TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
@@ -123,6 +124,7 @@ def _show(found: Status, *, clear: bool = False) -> None:
 def _print(status: Status) -> None:
     """Print the findings, then a table for each part."""
     console = out()
+    names = ServerNames(status.addresses)
     console.print(
         f"[bold]{status.datastore}[/]: {counted(status.shards, 'shard')}, {status.taken_at:%Y-%m-%d %H:%M:%S} UTC",
         markup=True,
@@ -131,12 +133,14 @@ def _print(status: Status) -> None:
         console.print("nothing needs attention")
     for finding in status.findings:
         style = "bold red" if finding.severity == "fault" else "yellow"
-        console.print(f"[{style}]{finding.severity}[/]: {escape(f'{finding.where}: {finding.text}')}", markup=True)
+        console.print(
+            f"[{style}]{finding.severity}[/]: {escape(names.short(f'{finding.where}: {finding.text}'))}", markup=True
+        )
         console.print(f"    {finding.command}", soft_wrap=True)
     for table in tables_of(status).values():
         console.print()
         if table.rows:
-            rows = [list(row.values) for row in table.rows]
+            rows = [list(map(names.short, row.values)) for row in table.rows]
             print_table(table.title, list(table.columns), rows, text_columns=table.text_columns)
         else:
             console.print(f"[bold]{table.title}[/]: {table.empty}", markup=True)

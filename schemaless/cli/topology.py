@@ -31,6 +31,7 @@ from schemaless.ui.terminal.output import (
     print_result,
     print_table,
 )
+from schemaless.ui.terminal.server_names import ServerNames
 
 
 @click.group(commands=[adopt, watch, lost, restored])
@@ -65,6 +66,8 @@ def show(url: str) -> int:
     was restored from a backup that is older than a move, and is reported; a replica that has yet to apply a move is
     not.
 
+    Servers that are reached by a socket have a short name; --json has their addresses.
+
     \b
     Examples:
       schemaless topology show
@@ -87,11 +90,12 @@ def show(url: str) -> int:
         for cluster in datastore.clusters
     ]
     print_result({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
+    names = ServerNames(str(state.node) for state in states)
     rows = [
         [
             state.cluster,
             state.node.role,
-            state.node,
+            names.short(str(state.node)),
             state.version or "does not answer",
             datastore.cluster(state.cluster).engine,
             _writes(state),
@@ -101,7 +105,7 @@ def show(url: str) -> int:
     ]
     print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
     for state in faults:
-        note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
+        note(f"{state.cluster}, {state.node.role} {names.short(str(state.node))}: {state.fault}")
     for state in states:
         for warning in state.warnings:
             note(f"{state.cluster}: {warning}")

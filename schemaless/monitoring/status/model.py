@@ -320,6 +320,11 @@ class Status:
     exports: Mapping[str, ManifestView | None] | None = None
 
     @property
+    def addresses(self) -> list[str]:
+        """Addresses of all servers."""
+        return [node.address for cluster in self.clusters or () for node in cluster.nodes]
+
+    @property
     def faults(self) -> int:
         """Number of findings that are faults."""
         return sum(finding.severity == "fault" for finding in self.findings)

@@ -6,14 +6,16 @@ parts that have changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Final
 
 from schemaless.base.numbers import bytes_text
-from schemaless.monitoring.status.model import Finding, JobView, Status
+from schemaless.monitoring.status.model import JobView, Status
 from schemaless.monitoring.status.tables import Table, tables_of
 from schemaless.ui.pages import frame
 from schemaless.ui.terminal.output import counted
+from schemaless.ui.terminal.server_names import ServerNames
 
 STYLE: Final = (
     frame.CARDS
@@ -109,7 +111,7 @@ def status_html(status: Status) -> str:
             f'<p class="soft" id="updated" data-live>Updated {status.taken_at:%Y-%m-%d %H:%M:%S} UTC</p>',
             '<p id="connection" role="alert" hidden></p>',
             f'<div id="summary" data-live>{_summary(status)}</div>',
-            f'<div id="findings" data-live>{_findings(status.findings)}</div>',
+            f'<div id="findings" data-live>{_findings(status)}</div>',
             *(f'<div id="{each}" data-live>{html}</div>' for each, html in _sections(status).items()),
             f'<div id="parts" data-live>{_parts(status)}</div>',
             '<script src="status.js" defer></script>',
@@ -145,14 +147,25 @@ def _summary(status: Status) -> str:
     return f'<div class="answers">{inner}</div>'
 
 
-def _findings(findings: tuple[Finding, ...]) -> str:
-    if not findings:
+def _texts(status: Status) -> Callable[[str], str]:
+    """Return a function that escapes a text; the sockets in it become short names, with their addresses on hover."""
+    names = ServerNames(map(escape, status.addresses))
+
+    def html(text: str) -> str:
+        return names.short(escape(text), lambda name, address: f'<abbr title="{address}">{name}</abbr>')
+
+    return html
+
+
+def _findings(status: Status) -> str:
+    if not status.findings:
         return frame.section("Needs attention", "<p>Nothing.</p>")
+    html = _texts(status)
     items = "".join(
         f'<li class="{finding.severity}"><span class="severity">{finding.severity.capitalize()}</span> · '
-        f"<strong>{escape(finding.where)}</strong>: {escape(finding.text)}"
+        f"<strong>{html(finding.where)}</strong>: {html(finding.text)}"
         f"<code>{escape(finding.command)}</code></li>"
-        for finding in findings
+        for finding in status.findings
     )
     return frame.section("Needs attention", f'<ul class="findings">{items}</ul>')
 
@@ -160,9 +173,10 @@ def _findings(findings: tuple[Finding, ...]) -> str:
 def _sections(status: Status) -> dict[str, str]:
     """Return the section of each part by its id; sections of parts that have not been read say so."""
     sections = dict.fromkeys(("servers", "jobs", "followers", "capacity"), "")
+    html = _texts(status)
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""
-        sections[name] = frame.section(table.title, running + _table(table), long=True)
+        sections[name] = frame.section(table.title, running + _table(table, html), long=True)
     for part in status.parts:
         name = "followers" if part.name == "shards" else part.name
         if not sections[name] and (part.read_at is None or part.problem is not None):
@@ -182,7 +196,7 @@ def _running(jobs: tuple[JobView, ...]) -> str:
     return f'<div class="running">{bars}</div>' if bars else ""
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, html: Callable[[str], str]) -> str:
     note = f'<p class="soft">{escape(table.note)}</p>' if table.note else ""
     if not table.rows:
         return f"<p>{escape(table.empty[:1].upper() + table.empty[1:])}.</p>{note}"
@@ -191,7 +205,7 @@ def _table(table: Table) -> str:
         is_key = table.columns[place] == table.key
         kinds = [kind for kind, holds in (("text", place < table.text_columns), ("key", is_key)) if holds]
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{attribute}{kind}>{escape(text)}</{tag}>"
+        return f"<{tag}{attribute}{kind}>{html(text)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
     labels = [f' data-label="{escape(name)}"' for name in table.columns]
