@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from schemaless.errors import InvalidInput
-from schemaless.monitoring.status.model import CapacityView, DiskView, StoredView
+from schemaless.monitoring.status.model import CapacityView, DiskView, Point, StoredView
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.disks import disks_of
 from schemaless.planning.capacity.forecast import whole_days
@@ -76,6 +76,7 @@ def _view(measurements: list[Measurement], count: int, *, forecast: bool) -> Cap
         problem=problem,
         stored=tuple(StoredView(*place, cells[place], bodies[place]) for place in cells),
         file_bytes={each.cluster: each.file_bytes for each in newest.clusters if each.file_bytes is not None},
+        sizes=tuple(Point(each.taken_at, sum(c.file_bytes or 0 for c in each.clusters)) for each in measurements),
     )
 
 

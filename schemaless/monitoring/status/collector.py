@@ -15,6 +15,7 @@ from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
 from schemaless.monitoring.status.findings import findings_of
 from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views, manifests
+from schemaless.monitoring.status.history import History
 from schemaless.monitoring.status.jobs import JobReader
 from schemaless.monitoring.status.model import PartView, Status
 from schemaless.monitoring.status.servers import ServerReader
@@ -70,10 +71,18 @@ class Part(Generic[T]):
         read: reads the part; an error is reported, and the part is unknown until the next reading.
         rest: minimum rest, as a multiple of the duration of the last reading.
         most_rest_s: maximum of that rest, in seconds.
+        remember: called with each value and the time of its reading.
     """
 
     def __init__(
-        self, name: str, every_s: float, read: Callable[[], T], *, rest: float = 0.0, most_rest_s: float = 0.0
+        self,
+        name: str,
+        every_s: float,
+        read: Callable[[], T | None],
+        *,
+        rest: float = 0.0,
+        most_rest_s: float = 0.0,
+        remember: Callable[[T, datetime], None] = lambda value, at: None,
     ) -> None:
         self.value: T | None = None
         self.view: PartView = PartView(name, None, every_s, None)
@@ -81,6 +90,7 @@ class Part(Generic[T]):
         self._read = read
         self._rest = rest
         self._most_rest_s = most_rest_s
+        self._remember = remember
         self._woken = threading.Event()
         self._ended = threading.Event()
 
@@ -101,7 +111,10 @@ class Part(Generic[T]):
         took_s = time.monotonic() - began_s
         rest_s = max(self._every_s, min(self._most_rest_s, self._rest * took_s))
         self.value = value
-        self.view = PartView(self.view.name, datetime.now(UTC), round(rest_s, 1), problem, took_s)
+        at = datetime.now(UTC)
+        self.view = PartView(self.view.name, at, round(rest_s, 1), problem, took_s)
+        if value is not None:
+            self._remember(value, at)
 
     def wait(self) -> bool:
         """Wait until the next reading is due, or ``wake`` is called after a minimum rest; False after ``end``."""
@@ -148,14 +161,24 @@ class Collector:
         every = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
         self._for_metrics = for_metrics
+        self._history = History(lambda shard: internals_of(store).topology.cluster_of(shard).name)
         self._server_reader = ServerReader(store, probe=probe, transactions_older_than_s=transactions_older_than_s)
-        self._servers = Part("servers", every.servers_s, self._server_reader)
+        remember = self._history
+        self._servers = Part("servers", every.servers_s, self._server_reader, remember=remember.note_servers)
         self._jobs = Part("jobs", every.jobs_s, JobReader(store), rest=_REST, most_rest_s=every.most_jobs_s)
         follower_reader = FollowerReader(store, lambda: self._shards.value, lambda: self._shards.wake())
         self._followers = Part("followers", every.followers_s, follower_reader)
         shard_reader = ShardReader(internals_of(store).shards, follower_reader.names)
-        self._shards = Part("shards", every.followers_s, shard_reader, rest=_REST, most_rest_s=every.most_shards_s)
-        self._capacity = Part("capacity", _SLOW_S, CapacityReader(store, forecast=forecast))
+        self._shards = Part(
+            "shards",
+            every.followers_s,
+            shard_reader,
+            rest=_REST,
+            most_rest_s=every.most_shards_s,
+            remember=lambda last, at: remember.note_tops(last.tops, at),
+        )
+        capacity_reader = CapacityReader(store, forecast=forecast)
+        self._capacity = Part("capacity", _SLOW_S, capacity_reader, remember=remember.note_capacity)
         self._exports = Part("exports", _SLOW_S, lambda: manifests(store))
         parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
         self.parts: Sequence[Part[Any]] = (*parts, self._exports) if for_metrics else parts
@@ -211,6 +234,8 @@ class Collector:
             parts=views,
             ends={} if last is None else {(topology.cluster_of(at).name, at): top for at, top in last.tops.items()},
             exports=self._exports.value,
+            hottest=self._history.hottest(),
+            history=self._history.series(),
         )
 
     def _keep_reading(self, part: Part[Any]) -> None:

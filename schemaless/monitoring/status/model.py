@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from schemaless.store.followers.states import PAUSED
 from schemaless.store.indexes.registry import DECLARED, DROPPING
@@ -224,6 +224,23 @@ class StoredView:
     body_bytes: int
 
 
+class Point(NamedTuple):
+    """A value at a time."""
+
+    at: datetime
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class HotShard:
+    """A shard with many puts: how many per second, and their share of the puts to all shards, 0 to 1."""
+
+    shard: int
+    cluster: str
+    puts_per_s: float
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class CapacityView:
     """The newest measurement, and what a capacity report forecasts from all of them.
@@ -239,6 +256,7 @@ class CapacityView:
         problem: why there is no forecast, or None.
         stored: what is stored, by cluster, column and codec.
         file_bytes: size of the cell tables' files, without replicas, by cluster.
+        sizes: size of these files in each measurement that was read, oldest first.
     """
 
     measured_at: datetime
@@ -251,6 +269,7 @@ class CapacityView:
     problem: str | None = None
     stored: tuple[StoredView, ...] = ()
     file_bytes: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +324,8 @@ class Status:
     Attributes:
         ends: highest added_id of each shard, by cluster and shard; set for metrics only, not in JSON.
         exports: the manifests of the exports, None for one that cannot be read; read for metrics only, not in JSON.
+        hottest: shards with the most puts between the last two readings of all shards.
+        history: points that the collector remembers of "lag" (s), "puts" (per s), "bytes" and "days left"; not in JSON.
     """
 
     datastore: str
@@ -318,6 +339,8 @@ class Status:
     parts: tuple[PartView, ...]
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     exports: Mapping[str, ManifestView | None] | None = None
+    hottest: tuple[HotShard, ...] = ()
+    history: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
 
     @property
     def addresses(self) -> list[str]:
@@ -332,7 +355,8 @@ class Status:
 
 def status_json(status: Status) -> dict[str, Any]:
     """Return the status as JSON values, with times in ISO 8601."""
-    return {name: _plain(value) for name, value in asdict(status).items() if name not in ("ends", "exports")}
+    left_out = ("ends", "exports", "history")
+    return {name: _plain(value) for name, value in asdict(status).items() if name not in left_out}
 
 
 def _plain(value: Any) -> Any:

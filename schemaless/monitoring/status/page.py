@@ -6,15 +6,16 @@ parts that have changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Final
 
 from schemaless.base.numbers import bytes_text
-from schemaless.monitoring.status.model import JobView, Status
+from schemaless.monitoring.status.model import JobView, Point, Status
 from schemaless.monitoring.status.tables import Table, tables_of
 from schemaless.ui.pages import frame
 from schemaless.ui.terminal.output import counted
+from schemaless.ui.terminal.progress import duration
 from schemaless.ui.terminal.server_names import ServerNames
 
 STYLE: Final = (
@@ -41,6 +42,7 @@ h1, .answer { overflow-wrap: anywhere; }
 .findings code::before { content: "$ "; color: var(--soft); }
 th, td { padding: .35rem .6rem; }
 th.text, td.text { text-align: left; }
+td.text:not(:first-child) { white-space: normal; }
 thead th { white-space: nowrap; }
 th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); min-width: 0; }
 td:first-child { font-weight: 600; }
@@ -50,6 +52,13 @@ tr.faulty td { color: var(--fault); }
 .wide:focus-visible { outline: 2px solid var(--accent); }
 .running { display: grid; gap: .8rem; margin-bottom: .8rem; }
 .running label { display: flex; justify-content: space-between; gap: 1rem; font-size: .875rem; }
+.sparks { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(10rem, 100%), 1fr)); gap: .75rem; }
+.sparks figure { margin: 0; padding: .55rem .8rem; background: var(--card); border: 1px solid var(--line);
+  border-radius: .4rem; }
+.sparks figcaption { display: flex; justify-content: space-between; font-size: .875rem; }
+.sparks svg { display: block; width: 100%; height: 2.5rem; margin: .3rem 0; }
+.sparks polyline { fill: none; stroke: var(--accent); stroke-width: 1.5; }
+.sparks small { color: var(--soft); }
 progress { width: 100%; height: .7rem; accent-color: var(--accent); }
 #connection { background: var(--fault); color: var(--paper); padding: .5rem .8rem; border-radius: .4rem;
   margin: .8rem 0; font-weight: 600; }
@@ -112,6 +121,7 @@ def status_html(status: Status) -> str:
             '<p id="connection" role="alert" hidden></p>',
             f'<div id="summary" data-live>{_summary(status)}</div>',
             f'<div id="findings" data-live>{_findings(status)}</div>',
+            f'<div id="history" data-live>{_history(status)}</div>',
             *(f'<div id="{each}" data-live>{html}</div>' for each, html in _sections(status).items()),
             f'<div id="parts" data-live>{_parts(status)}</div>',
             '<script src="status.js" defer></script>',
@@ -170,9 +180,43 @@ def _findings(status: Status) -> str:
     return frame.section("Needs attention", f'<ul class="findings">{items}</ul>')
 
 
+_UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "lag": duration,
+    "puts": lambda value: f"{value:,.1f} per s",
+    "bytes": bytes_text,
+    "days left": lambda value: f"{value:,.0f}",
+}
+_WIDTH, _HEIGHT = 240, 40
+
+
+def _history(status: Status) -> str:
+    """Return a sparkline of each series with two points or more."""
+    drawn = "".join(_sparkline(name, points) for name, points in status.history.items() if len(points) > 1)
+    return frame.section("History", f'<div class="sparks">{drawn}</div>') if drawn else ""
+
+
+def _sparkline(name: str, points: Sequence[Point]) -> str:
+    values, text = [point.value for point in points], _UNITS[name]
+    span_s = (points[-1].at - points[0].at).total_seconds()
+    # Sizes differ by little from day to day; other series begin at 0.
+    low, high = min(values) if name == "bytes" else 0.0, max(values)
+    line = " ".join(
+        f"{_WIDTH * (point.at - points[0].at).total_seconds() / span_s:.0f},"
+        f"{_HEIGHT - 1 - (_HEIGHT - 2) * (point.value - low) / ((high - low) or 1):.1f}"
+        for point in points
+    )
+    said = f"last {duration(span_s)}: {text(min(values))} to {text(high)}"
+    return (
+        f"<figure><figcaption>{name.capitalize()} <b>{text(values[-1])}</b></figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{name}, {said}">'
+        f'<polyline points="{line}" vector-effect="non-scaling-stroke"/></svg><small>{said}</small></figure>'
+    )
+
+
 def _sections(status: Status) -> dict[str, str]:
     """Return the section of each part by its id; sections of parts that have not been read say so."""
-    sections = dict.fromkeys(("servers", "jobs", "followers", "capacity"), "")
+    sections = dict.fromkeys(("servers", "hottest", "jobs", "followers", "capacity"), "")
     html = _texts(status)
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""

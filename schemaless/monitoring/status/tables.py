@@ -66,6 +66,12 @@ def tables_of(status: Status) -> dict[str, Table]:
         tables["followers"] = Table("Triggers, indexes and exports", columns, rows, 3, empty, key="oldest")
     if any(part.name == "capacity" and part.read_at and not part.problem for part in status.parts):
         tables["capacity"] = _disks(status.capacity, status.taken_at)
+    if status.hottest:
+        rows = tuple(
+            Row((str(each.shard), each.cluster, f"{each.puts_per_s:,.1f}", f"{each.share:.0%}"))
+            for each in status.hottest
+        )
+        tables["hottest"] = Table("Hottest shards", ("shard", "cluster", "puts/s", "of all"), rows, 2, "", key="puts/s")
     return tables
 
 

@@ -12,9 +12,11 @@ from schemaless.monitoring.status.model import (
     ClusterView,
     DiskView,
     FollowerView,
+    HotShard,
     JobView,
     NodeView,
     PartView,
+    Point,
     Status,
     WaitView,
 )
@@ -85,6 +87,10 @@ def everything() -> Status:
     disks = tuple(replace(DISK, days_text=f"{days} days", days=days, days_low=days) for days in (9.0, 60.0, 400.0))
     capacity = replace(CAPACITY, measured_at=NOW - timedelta(days=3), disks=disks, warnings=("growth has changed",))
     parts = (replace(PARTS[0], problem="db-1: <it is down>"), *PARTS[1:])
-    return status(
+    shown = status(
         clusters=(cluster(*nodes),), jobs=tuple(jobs), followers=tuple(followers), capacity=capacity, parts=parts
     )
+    names = "lag", "puts", "bytes", "days left"
+    points = tuple(Point(NOW - timedelta(minutes=10 - number), number**3 / 7) for number in range(10))
+    hottest = tuple(HotShard(number, "cluster-1", 40.0 - number, 0.2) for number in range(5))
+    return replace(shown, history=dict.fromkeys(names, points), hottest=hottest)

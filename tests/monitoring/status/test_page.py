@@ -150,6 +150,13 @@ def test_page_with_every_finding_passes_an_audit(browser, served):
 
     assert {look: found for look, found in violations(page).items() if found} == {}
     assert messages == []
+    assert page.locator("#history svg").count() == 4
+    page.set_viewport_size({"width": 400, "height": 900})
+    card = page.locator("#servers tbody tr").nth(4)
+    assert card.inner_text().splitlines() == ["cluster-1", "replica", "read-only", "db-1b:3306", "at least 75 s"]
+    tops = [card.locator("td").nth(place).bounding_box()["y"] for place in (0, 7, 1, 2, 3)]
+    assert tops == sorted(tops), "on a phone, the lag comes right after the name"
+    assert page.locator("#servers abbr").get_attribute("title") == "/run/replica.sock"
     page.close()
 
 
@@ -187,8 +194,8 @@ def test_page_follows_changes_and_says_when_it_cannot(browser, served, eventuall
     url, shown = served
     page, _ = opened(browser, url)
     page.evaluate("window.sameDocument = true")
-    page.set_viewport_size({"width": 640, "height": 900})
-    page.evaluate("document.querySelector('#servers .wide').scrollLeft = 50")
+    page.set_viewport_size({"width": 610, "height": 900})
+    page.evaluate("document.querySelector('#jobs .wide').scrollLeft = 50")
     name = "<script>alert(1)</script>"
     shown.now = status(clusters=(cluster(replace(PRIMARY, address=name, fault=name)),))
 
@@ -198,7 +205,7 @@ def test_page_follows_changes_and_says_when_it_cannot(browser, served, eventuall
 
     eventually(found, "the new status")
     assert page.evaluate("window.sameDocument") is True
-    assert page.evaluate("document.querySelector('#servers .wide').scrollLeft") == 50
+    assert page.evaluate("document.querySelector('#jobs .wide').scrollLeft") == 50
     shown.now = None
 
     def out_of_date() -> bool:

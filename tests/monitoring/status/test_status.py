@@ -7,6 +7,8 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -15,8 +17,9 @@ from schemaless.cell import NewStoredCell
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views
+from schemaless.monitoring.status.history import History
 from schemaless.monitoring.status.jobs import JobReader
-from schemaless.monitoring.status.model import JobView
+from schemaless.monitoring.status.model import JobView, Point
 from schemaless.monitoring.status.serve import address
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.store.followers.settings import Settings
@@ -24,6 +27,7 @@ from schemaless.store.followers.sql import delete_worker, renew_worker, stop
 from schemaless.store.indexes.definition import define
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts
+from tests.monitoring.status.statuses import CAPACITY, NOW, PRIMARY, REPLICA, cluster
 
 SECRET = "the-document-says-this"
 TOKEN = "a-token-for-the-tests"
@@ -217,3 +221,42 @@ def test_a_stopped_shard_shows_before_all_shards_are_read_again(follow_store):
     assert (reported.shards, reported.workers) == ({"running": 3, "stopped": 1}, 1)
     assert asked == [1, 1], "it has lost its worker"
     assert [view.shards for view in shown()] == [{"running": 3, "stopped": 1}, {"running": 4}]
+
+
+@pytest.mark.once
+def test_history_is_bounded_and_keeps_the_worst_values():
+    """Of a lag that is read every two seconds for half a day, the last two hours remain, with their peak."""
+    history = History(lambda shard: "cluster-1")
+    for number in range(20_000):
+        replica = replace(REPLICA, lag_s=9.0 if number == 19_990 else 0.5)
+        history.note_servers((cluster(PRIMARY, replica),), NOW + timedelta(seconds=2 * number))
+    for at in (NOW, NOW, NOW + timedelta(days=1)):
+        sizes = Point(at, 1e9), Point(at + timedelta(hours=1), 2e9)
+        history.note_capacity(replace(CAPACITY, measured_at=at, sizes=sizes), NOW)
+    series = history.series()
+
+    assert len(series["lag"]) == 240
+    assert timedelta(hours=1.9) < series["lag"][-1].at - series["lag"][0].at < timedelta(hours=2.1)
+    assert sorted({point.value for point in series["lag"]}) == [0.5, 9.0]
+    assert [point.value for point in series["bytes"]] == [1e9, 2e9, 1e9, 2e9], "each measurement once"
+    assert [point.value for point in series["days left"]] == [400.0, 400.0]
+
+
+@pytest.mark.mysql
+def test_the_collector_remembers_which_shards_have_puts(fresh_store, row):
+    """Two readings are needed; a shard without new puts is not hot."""
+    collected = Collector(fresh_store, forecast=False)
+    (shards,) = (part for part in collected.parts if part.view.name == "shards")
+    shards.refresh()
+    before = collected.status()
+    fresh_store.put_cell(row, "BASE", 1, {})
+    shards.refresh()
+    (hot,) = collected.status().hottest
+    collected.close()
+
+    shard = fresh_store.shard_of(row)
+    place = internals_of(fresh_store).topology.cluster_of(shard).name
+    assert (before.hottest, before.history) == ((), {})
+    assert (hot.shard, hot.cluster, hot.share) == (shard, place, 1.0)
+    (puts,) = collected.status().history["puts"]
+    assert puts.value == hot.puts_per_s > 0
