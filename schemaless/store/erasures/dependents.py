@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import base_of, whole_body
@@ -15,8 +17,19 @@ from schemaless.store.erasures import sql
 from schemaless.topology.shards import log
 from schemaless.wire.connection import Connection
 
+Pair = tuple[bytes, str]
+"""row_key and column_name."""
 
-def dependents(connection: Connection, database: str, name: str, cells: Sequence[Sequence[Any]]) -> list[Row]:
+_PAIR: Final = slice(0, 2)
+
+
+def dependents(
+    connection: Connection,
+    database: str,
+    name: str,
+    cells: Sequence[Sequence[Any]],
+    cleared: Mapping[Pair, int] = MappingProxyType({}),
+) -> list[Row]:
     """Read the cells of a table, other than some, that are deltas against one of them.
 
     Args:
@@ -24,18 +37,79 @@ def dependents(connection: Connection, database: str, name: str, cells: Sequence
         database: the shard's database.
         name: name of the table.
         cells: added_id, row_key, column_name, ref_key and more of each of those cells.
+        cleared: ref_keys up to which all versions are known to be erased; reading all of those again for each part of a
+            long row would take time with the square of its length.
     """
     if not cells:
         return []
-    tops: dict[tuple[bytes, str], int] = {}
+    tops: dict[Pair, int] = {}
     for _, row_key, column, ref_key, *_ in cells:
         tops[row_key, column] = max(ref_key, tops.get((row_key, column), 0))
+    ranges = {pair: (cleared.get(pair, -1), top) for pair, top in tops.items()}
     statement = sql.select_dependents(
-        database, name, tops, (cell[3] for cell in cells), (int(cell[0]) for cell in cells)
+        database, name, ranges, (cell[3] for cell in cells), (int(cell[0]) for cell in cells)
     )
     rows: Any = connection.rows(statement, only_requested(tops, PAIR))
     bases = {(cell[1], cell[2], cell[3]) for cell in cells}
     return [row for row in rows if (row[1], row[2], base_of(row[4])) in bases]
+
+
+_MANY: Final = 100
+"""Number of versions of a row and column, erased in one transaction, from which it is worth counting the lower ones."""
+
+
+class Cleared:
+    """Knows up to which ref_key all versions of long rows and columns are erased, as far as one eraser has seen.
+
+    Versions may be put below. Therefore each transaction counts the keys again, which reads no rows.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._known: dict[Pair, tuple[int, int]] = {}
+        self._node: object = None
+
+    def tops(self) -> dict[Pair, int]:
+        """Return the ref_keys by row and column, which may have changed since."""
+        return {pair: top for pair, (top, _) in self._known.items()}
+
+    def forget(self) -> None:
+        """Forget what is known."""
+        self._known.clear()
+
+    def verified(self, connection: Connection) -> dict[Pair, int]:
+        """Return the ref_keys that hold in the transaction of a connection, and forget the others."""
+        if connection.node != self._node:
+            self.forget()  # A server that was promoted may lack the latest transactions.
+            self._node = connection.node
+        if self._known:
+            tops = self.tops()
+            rows = connection.rows(sql.count_versions(self._database, tops), only_requested(tops, _PAIR))
+            counts = {(row[0], row[1]): int(row[2]) for row in rows}
+            self._known = {pair: known for pair, known in self._known.items() if counts.get(pair) == known[1]}
+        return self.tops()
+
+    def after(self, connection: Connection, cells: Sequence[Sequence[Any]]) -> dict[Pair, tuple[int, int]]:
+        """Return what is known if the transaction, which has erased cells, is committed: see ``keep``."""
+        numbers = Counter((cell[1], cell[2]) for cell in cells)
+        tops = {pair: max(cell[3] for cell in cells if (cell[1], cell[2]) == pair) for pair in numbers}
+        ranges = {
+            pair: (self._known[pair][0] if pair in self._known else -1, top)
+            for pair, top in tops.items()
+            if numbers[pair] >= _MANY
+        }
+        if not ranges:
+            return {}
+        rows = connection.rows(sql.count_live_versions(self._database, ranges), only_requested(ranges, _PAIR))
+        return {
+            (row_key, column): (tops[row_key, column], int(count) + self._known.get((row_key, column), (0, 0))[1])
+            for row_key, column, count, live in rows
+            if not int(live)
+        }
+
+    def keep(self, known: Mapping[Pair, tuple[int, int]]) -> None:
+        """Keep the result of ``after``."""
+        self._known |= known
 
 
 def whole_bodies(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.reading import ADDED_ID, ROW_KEY, Reader, only_requested
 from schemaless.store.cells.sql import select_by_id
 from schemaless.store.erasures import sql
-from schemaless.store.erasures.dependents import dependents, whole_bodies
+from schemaless.store.erasures.dependents import Cleared, Pair, dependents, whole_bodies
 from schemaless.store.erasures.ledger import Erasure, Ledger, Target
 from schemaless.store.followers.erasures import ErasureLog
 from schemaless.store.followers.sql import select_last_event
@@ -95,6 +95,7 @@ class ShardEraser:
         self._database = shards.database(shard)
         self._tombstone = tombstone(erasure)
         self._seen = seen
+        self._cleared = Cleared(self._database)
 
     def erase_ids(self, added_ids: Sequence[int]) -> Iterator[Batch]:
         """Erase cells by their added_ids; yield after each transaction."""
@@ -103,7 +104,7 @@ class ShardEraser:
             part = added_ids[start : start + self.max_cells]
             start += len(part)
             statement = sql.select_sizes_by_id(self._database, part)
-            yield from self._erase(lambda: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
+            yield from self._erase(lambda _: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
 
     def erase_targets(self, targets: Iterable[Target], before: datetime | None = None) -> Iterator[Batch]:
         """Erase all committed cells of targets; yield after each transaction.
@@ -117,10 +118,11 @@ class ShardEraser:
         remaining = iter(targets)
         while part := list(itertools.islice(remaining, min(self.max_cells, _MAX_TARGETS))):
             yield from self._erase(
-                lambda: sql.select_sizes_by_key(self._database, part, self.max_cells, before),
+                lambda cleared: sql.select_sizes_by_key(self._database, part, self.max_cells, before, cleared),
                 {(target.row_key,) for target in part},
                 ROW_KEY,
             )
+            self._cleared.forget()
 
     def executed(self) -> tuple[int, int, int]:
         """Return the number of cells erased in the shard, the size of their bodies, and the last event."""
@@ -137,10 +139,13 @@ class ShardEraser:
             after_event = int(rows[-1][0])
             yield [int(added_id) for _, added_id in rows]
 
-    def _erase(self, select_sizes: Callable[[], bytes], wanted: set[tuple[Any, ...]], key: slice) -> Iterator[Batch]:
-        """Erase the cells that a query finds, until it finds none."""
+    def _erase(
+        self, select_sizes: Callable[[Mapping[Pair, int]], bytes], wanted: set[tuple[Any, ...]], key: slice
+    ) -> Iterator[Batch]:
+        """Erase the cells that a query finds, until it finds none; it may skip versions that were erased before."""
         while True:
-            indexes, statement = self._registry.read(), select_sizes()
+            skipped = self._cleared.tops()
+            indexes, statement = self._registry.read(), select_sizes(skipped)
             try:
                 batch = self._shards.run(
                     self.shard,
@@ -158,9 +163,12 @@ class ShardEraser:
                     shard=self.shard,
                     code=denied.code,
                 ) from denied
-            if not batch.ids:
+            if batch.ids:
+                yield batch
+            elif not skipped:
                 return
-            yield batch
+            else:
+                self._cleared.forget()  # Versions may have been put below.
 
     def _transaction(
         self,
@@ -180,7 +188,8 @@ class ShardEraser:
             sizes, columns = _first_of(rows)
             if not sizes:
                 return Batch()
-            dependents = self._dependents(connection, rows, sizes)
+            cleared = self._cleared.verified(connection)
+            dependents = self._dependents(connection, rows, sizes, cleared)
             ids = list(sizes)
             cells = self._cells(connection, ids, columns, indexes)
             last = int(connection.rows(select_last_event(database))[0][0] or 0)
@@ -195,10 +204,16 @@ class ShardEraser:
                 for position, (added_id, size) in enumerate(sizes.items(), 1)
             ]
             connection.execute(sql.insert_events(database, events))
+            known = self._cleared.after(connection, [row for row in rows if int(row[0]) in sizes])
+        self._cleared.keep(known)
         return Batch(tuple(ids), sum(sizes.values()))
 
     def _dependents(
-        self, connection: Connection, rows: Sequence[Sequence[Any]], sizes: dict[int, int]
+        self,
+        connection: Connection,
+        rows: Sequence[Sequence[Any]],
+        sizes: dict[int, int],
+        cleared: Mapping[Pair, int],
     ) -> dict[int, bytes]:
         """Return the whole bodies of the cells that are deltas against cells about to be erased, by added_id.
 
@@ -206,7 +221,7 @@ class ShardEraser:
         """
         while True:
             erased = [row for row in rows if int(row[0]) in sizes]
-            found = dependents(connection, self._database, "cell", erased)
+            found = dependents(connection, self._database, "cell", erased, cleared)
             if len(sizes) == 1 or sum(payload_bytes(row[4]) for row in found) <= _MAX_BYTES:
                 break
             for added_id in list(sizes)[(len(sizes) + 1) // 2 :]:

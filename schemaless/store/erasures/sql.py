@@ -56,7 +56,11 @@ def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
 
 
 def select_sizes_by_key(
-    database: str, targets: Iterable[tuple[bytes, str, int]], limit: int, before: datetime | None = None
+    database: str,
+    targets: Iterable[tuple[bytes, str, int]],
+    limit: int,
+    before: datetime | None = None,
+    cleared: Mapping[tuple[bytes, str], int] | None = None,
 ) -> bytes:
     """Select the added_id, key and body size of the next cells of some targets that have not been erased.
 
@@ -65,9 +69,12 @@ def select_sizes_by_key(
         targets: row_key, column or ``ANY_COLUMN``, version or ``ANY_VERSION`` of each.
         limit: maximum number of cells.
         before: select only cells that were created before this time.
+        cleared: ref_keys by row_key and column_name; skip these and lower ones.
     """
     wanted = b" OR ".join(b"(%b)" % _of_target(*target) for target in targets)
     condition = LIVE if before is None else LIVE + b" AND created_at<" + moment(before)
+    if cleared:
+        condition += b" AND NOT (%b)" % _versions((pair, -1, top) for pair, top in cleared.items())
     where = by_key(database), wanted, condition
     order = b"ORDER BY row_key, column_name, ref_key LIMIT %d" % limit
     return b"SELECT %b FROM %b WHERE (%b) AND %b %b" % (_SIZES, *where, order)
@@ -95,26 +102,50 @@ def _of_target(row_key: bytes, column_name: str, ref_key: int) -> bytes:
     )
 
 
+def count_versions(database: str, tops: Mapping[tuple[bytes, str], int]) -> bytes:
+    """Select row_key, column_name and the number of versions up to a ref_key, erased ones included, without bodies."""
+    where = by_key(database), _versions((pair, -1, top) for pair, top in tops.items())
+    return b"SELECT row_key, column_name, COUNT(*) FROM %b WHERE %b GROUP BY row_key, column_name" % where
+
+
+def count_live_versions(database: str, ranges: Mapping[tuple[bytes, str], tuple[int, int]]) -> bytes:
+    """Select row_key, column_name, and the number of versions in a range (above, up to), and of those not erased."""
+    where = by_key(database), _versions((pair, *ends) for pair, ends in ranges.items())
+    return b"SELECT row_key, column_name, COUNT(*), SUM(%b) FROM %b WHERE %b GROUP BY row_key, column_name" % (
+        LIVE,
+        *where,
+    )
+
+
+def _versions(ranges: Iterable[tuple[tuple[bytes, str], int, int]]) -> bytes:
+    return b" OR ".join(
+        b"(row_key=%b AND column_name=%b AND ref_key>%d AND ref_key<=%d)"
+        % (blob_hex(row_key), text(column), above, top)
+        for (row_key, column), above, top in ranges
+    )
+
+
 def select_dependents(
-    database: str, name: str, tops: Mapping[tuple[bytes, str], int], bases: Iterable[int], ids: Iterable[int]
+    database: str,
+    name: str,
+    ranges: Mapping[tuple[bytes, str], tuple[int, int]],
+    bases: Iterable[int],
+    ids: Iterable[int],
 ) -> bytes:
     """Select the cells, other than some, that may be deltas against one of them.
 
     Args:
         database: the shard's database.
         name: table of the cells, as in ``replace_bodies``.
-        tops: the highest ref_key of those cells by row_key and column_name; only lower versions depend on them.
+        ranges: a lower bound and the highest ref_key of those cells by row_key and column_name; only versions between
+            them, which may include the latter, are selected.
         bases: the ref_keys of those cells.
         ids: their added_ids.
     """
-    lower = b" OR ".join(
-        b"(row_key=%b AND column_name=%b AND ref_key<%d)" % (blob_hex(row_key), text(column), top)
-        for (row_key, column), top in tops.items()
-    )
     return b"SELECT %b FROM %b WHERE (%b) AND %b AND SUBSTRING(body,3,8) IN (%b)%b" % (
         CELL,
         by_key(database, name),
-        lower,
+        _versions((pair, *ends) for pair, ends in ranges.items()),
         DELTA,
         b",".join(blob_hex(base.to_bytes(8, "big")) for base in sorted(set(bases))),
         b" AND added_id NOT IN (%b)" % numbers(ids),

@@ -6,9 +6,11 @@ import logging
 
 import pytest
 
+from schemaless import NewCell
 from schemaless.codec.envelope import describe_body
 from schemaless.ops.erasure.job import finish_erasure
 from schemaless.store.erasures import eraser
+from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
 from tests.store.cells.test_bases import COUNT, Versions, delta, document
 
@@ -68,6 +70,30 @@ def test_erasing_everything_re_encodes_nothing(versions, erase_store, monkeypatc
     assert internals_of(erase_store).erasures.ledger.entry(entry.number).cells == COUNT
     assert read(erase_store, versions) == {}
     assert set(map(len, made)) == {0}
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_a_version_that_is_put_below_the_erased_ones_keeps_its_document(erase_store, fresh_store, by_hand, new_row):
+    """Parts of a long row skip what was erased before, unless there are new versions."""
+    row, shards = new_row(), by_hand(fresh_store)
+    versions = [NewCell(row, "BASE", n, document(n)) for n in range(10, 500)]
+    fresh_store.put_cells(versions)
+    part = internals_of(erase_store).erasures.eraser(
+        fresh_store.shard_of(row), internals_of(erase_store).erasures.ledger.intend("test", [target(row)])
+    )
+    part.max_cells = 100
+    batches = part.erase_targets([target(row)])
+    next(batches)
+    next(batches)
+    fresh_store.put_cell(row, "BASE", 5, document(5))
+    body = delta(5, 220).hex()
+    database = shards.database(fresh_store.shard_of(row))
+    where = f"row_key=x'{row.hex}' AND ref_key=5"
+    shards.execute(fresh_store.shard_of(row), f"UPDATE `{database}`.cell SET body=x'{body}' WHERE {where}".encode())
+    assert len(next(batches).ids) == 100
+    assert fresh_store.get_cell(row, "BASE", 5).body == document(5)
+    assert sum(len(batch.ids) for batch in batches) == len(versions) + 1 - 300
+    assert list(fresh_store.get_versions(row, "BASE")) == []
 
 
 def test_a_delta_that_does_not_decode_does_not_block_an_erasure(versions, erase_store, caplog):
