@@ -15,6 +15,7 @@ def preload(*modules: str) -> None:
         [
             "tests.ops.erasure.matrix",
             "tests.ops.export.killed",
+            "tests.ops.migrate.kills",
             "tests.store.followers.child",
             "tests.store.indexes.child",
             "pyarrow.compute",

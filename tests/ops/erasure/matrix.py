@@ -29,6 +29,7 @@ from schemaless.ops.erasure.status import status
 from schemaless.ops.erasure.verify import verify
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.compare import compare
@@ -68,7 +69,7 @@ FATAL = (
 )
 """Prefixes of the statements before which a process may die."""
 
-_KINDS: Final = {kind.name: kind for kind in (ERASE, moves.MOVE)}
+_KINDS: Final = {kind.name: kind for kind in (ERASE, MIGRATE, moves.MOVE)}
 
 
 def work_and_die(url: str, job_id: int, fatal: int | None, sent: Any) -> None:
