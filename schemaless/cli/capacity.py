@@ -33,7 +33,7 @@ from schemaless.ui.pages.capacity_charts import overview
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import BUDGET, BY_DISK, DATASTORES, LEVELS, SIDE_BY_SIDE, WHAT_IF, tables
-from schemaless.ui.pages.capacity_words import answer, planning_lines, verdict_text
+from schemaless.ui.pages.capacity_words import answer, planning_lines, saving_text, verdict_text
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
@@ -360,9 +360,9 @@ def report(
     """Forecast when disks will be full, now and after re-encoding.
 
     The report is made from the measurements saved by 'capacity measure': sizes, growth, and the trial of every codec on
-    sampled cells. It starts with the answer, followed by notes, the dates on which disks fill up, and what-if
-    scenarios: other codecs, rebuilt tables, more growth, a lost host. --all adds the remaining tables. The command does
-    not change the datastore. It needs the extra [report].
+    sampled cells. It starts with what re-encoding saves and with the answer, followed by the dates on which disks fill
+    up, by what-if scenarios (other codecs, rebuilt tables, more growth, a lost host), and by notes. --all adds the
+    remaining tables. The command does not change the datastore. It needs the extra [report].
 
     --engine rocksdb adds a forecast for the same cells in MyRocks, in their current codecs and in the codec that suits
     MyRocks best. It needs a measurement taken with the same option, or --fresh. No server with MyRocks is needed, as
@@ -448,10 +448,14 @@ def _datastores(ctx: click.Context, file: ScenarioFile, url: str | None) -> Mapp
 
 
 def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
-    """Print a report: answer, notes, fill levels and scenarios; with ``show_all`` every other table too."""
+    """Print a report: answer, fill levels, scenarios and notes; with ``show_all`` every other table too."""
     console = out()
     now = answer(capacity.now)
     console.print(f"{capacity.measurement.datastore}, measured {capacity.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
+    console.print(saving_text(capacity), style="bold")
+    if capacity.saving is not None:
+        console.print("In brackets: 80 % intervals.")
+    console.print()
     console.print(f"First disk full in: {now.days}.", style="bold")
     for line in capacity.warnings:
         console.print(f"WARNING: {line}.", style="bold red")
@@ -462,9 +466,6 @@ def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
         after = answer(capacity.after)
         console.print(f"\nRe-encoded to {capacity.codec} and rebuilt: {after.days}.", style="bold")
         console.print(after.detail)
-    console.print()
-    for line in capacity.notes:
-        console.print(f"note: {line}")
     every = tables(capacity)
     others = [table for table in every if table.title not in _ALWAYS]
     for table in every if show_all else [table for table in every if table.title in _ALWAYS]:
@@ -473,6 +474,9 @@ def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
         print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
         if table.note:
             console.print(table.note)
+    console.print()
+    for line in capacity.notes:
+        console.print(f"note: {line}")
     if not show_all and others:
         console.print(f"\n--all adds: {', '.join(table.title for table in others)}.")
     console.print("\n--html and --json explain how each figure was obtained.")

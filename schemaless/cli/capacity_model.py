@@ -12,11 +12,21 @@ import click
 
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import ZERO, Interval, bytes_text
-from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
+from schemaless.cli.quantities import (
+    FiniteRange,
+    count_of,
+    growth_of,
+    range_of,
+    ratio_of,
+    share_of,
+    size_of,
+    weekdays_of,
+)
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disk_bytes import DiskParts, disk_bytes_range, disk_parts
-from schemaless.planning.capacity.model import Plan
+from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
+from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
 from schemaless.ui.terminal.output import ReadOnlyCommand, counted, json_option, out, print_result, print_table
 
@@ -60,6 +70,28 @@ class _Variant:
     ratio: Interval | None = None
     source: str | None = None
     parts: DiskParts | None = None
+    price_per_tb: float | None = None
+
+    @property
+    def price_per_month(self) -> Interval | None:
+        """Price of the disk space that is written in an average month, at the rate of the start."""
+        price = self.price_per_tb
+        return None if price is None else self.outlook.bytes_per_day.times(MONTH_DAYS / TB * price)
+
+    def saved(self, now: _Variant) -> str:
+        """Return the days and the money that this variant saves, as the end of a sentence."""
+        texts, early, late = [], now.outlook.days_until_full, self.outlook.days_until_full
+        if math.isfinite(late.high):
+            days = Interval(
+                *sorted(math.floor(after) - math.floor(before) for before, after in zip(early, late, strict=True))
+            )
+            texts.append(f"{_range_text(days, '{:,.0f}'.format)} days more")
+        before, after = now.price_per_month, self.price_per_month
+        if before is not None and after is not None:
+            less = Interval(*sorted(was - then for was, then in zip(before, after, strict=True)))
+            texts.append(f"{_range_text(less, '{:,.2f}'.format)} a month less")
+        share = 1 - self.outlook.bytes_per_day.mid / now.outlook.bytes_per_day.mid
+        return f": {', '.join(texts)} ({share * 100:.0f} %)" if texts else ""
 
 
 def _range_option(
@@ -178,6 +210,12 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     metavar="YYYY-MM-DD",
     help="Like --for-days, for the period that ends at the start of this day.",
 )
+@click.option(
+    "--price-per-tb",
+    type=FiniteRange(min=0),
+    metavar="PRICE",
+    help="Price of a TB (1,000 GB) of disk; adds the cost of a month's documents, at the present rate.",
+)
 @json_option
 def model_command(
     bytes_per_document: Interval | None,
@@ -193,6 +231,7 @@ def model_command(
     start: datetime.datetime | None,
     for_days: float | None,
     until: datetime.datetime | None,
+    price_per_tb: float | None,
     **ranges: Any,
 ) -> None:
     """Calculate how long disks will last, from your own figures.
@@ -242,7 +281,7 @@ def model_command(
     ) -> _Variant:
         ranges = replace(now, bytes_per_document=bytes_each)
         parts = None if body is None else disk_parts(body.mid, column_name=column, layout=_LAYOUTS[server])
-        return _Variant(ranges, outlook(ranges, first_day, for_days), body, ratio, source, parts)
+        return _Variant(ranges, outlook(ranges, first_day, for_days), body, ratio, source, parts, price_per_tb)
 
     variants = {"now": variant(now.bytes_per_document, body)}
     if bytes_per_document_after is not None:
@@ -291,7 +330,7 @@ def _print(variants: dict[str, _Variant]) -> None:
             console.print(sentence, style="bold")
         else:
             label = "After re-encoding" if name == "after re-encoding" else f"With {name}"
-            console.print(f"{label}: {sentence[0].lower()}{sentence[1:]}")
+            console.print(f"{label}: {sentence[0].lower()}{sentence[1:-1]}{variant.saved(variants['now'])}.")
     console.print()
     print_table(None, ["", *variants], _rows(list(variants.values())))
     for name, variant in variants.items():
@@ -325,6 +364,7 @@ def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: flo
     now = variants["now"]
     inputs: dict[str, Any] = {part.name: _low_mid_high(getattr(now.ranges, part.name)) for part in fields(Ranges)}
     inputs |= {"start": first_day.isoformat(), "for_days": for_days, "body_bytes": _low_mid_high(now.body_bytes)}
+    inputs["price_per_tb"] = now.price_per_tb
     result: dict[str, Any] = {"inputs": inputs} | _answer(now)
     if now.parts is not None:
         result["bytes_per_document_parts"] = now.parts._asdict()
@@ -349,6 +389,8 @@ def _answer(variant: _Variant) -> dict[str, Any]:
     names = ("bytes_per_day", "usable_bytes", "days_until_full")
     answer: dict[str, Any] = {name: _low_mid_high(getattr(found, name)) for name in names}
     answer["full_on"] = dict(zip(("low", "mid", "high"), days, strict=True))
+    if variant.price_per_month is not None:
+        answer["price_per_month"] = _low_mid_high(variant.price_per_month)
     if found.at is not None:
         answer["then"] = {part.name: _low_mid_high(getattr(found.at, part.name)) for part in fields(found.at)}
     return answer
@@ -421,6 +463,14 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         same("overhead", _range_text(now.overhead_share, _percent)),
         row("room for cells", lambda variant: variant.outlook.usable_bytes, bytes_text),
     ]
+    price = variants[0].price_per_tb
+    if price is not None:
+        rows.append(
+            [
+                f"a month at {price:,g} per TB",
+                *(_range_text(variant.price_per_month or ZERO, "{:,.2f}".format) for variant in variants),
+            ]
+        )
     if now.stored_bytes != ZERO:
         rows.append(same("stored at the start", _range_text(now.stored_bytes, bytes_text)))
     rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, _table_days))

@@ -19,6 +19,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Page as BrowserPage
 
+from schemaless.planning.capacity.options import WhatIf
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages.capacity_charts import charts, overview
 from schemaless.ui.pages.capacity_page import capacity_html
@@ -128,7 +129,8 @@ def reports() -> dict[str, CapacityReport]:
     """A full report, one of clusters with long names, and edge cases."""
     names = [f"cluster-{number}-with-a-long-name-in-the-rack-b" for number in range(6)]
     many = measurement(days=14, clusters=[space(name) for name in names])
-    plan = of_two(planning=PLANNING, what_ifs=WHAT_IFS)
+    kept = WhatIf(name="30 days of trips", retention={"trips/BASE": "30 days"})
+    plan = of_two(planning=PLANNING, what_ifs=(*WHAT_IFS, kept))
     return {"full": common(), "many": report(many), "shards": of_many_shards(), "plan": plan, **odd_reports()}
 
 
@@ -193,6 +195,18 @@ def test_page_has_no_error_and_no_overflow_and_draws_every_chart(opened, pages, 
             assert chart["outside"] == 0, (name, chart)
             assert ("invert" in chart["filter"]) == (scheme == "dark"), (name, chart)
         assert (sum(map(int, re.findall(r"\d+", look["colours"][0])[:3])) < 200) == (scheme == "dark"), name
+
+
+@needs_chromium
+def test_six_scenarios_fit_on_a_screen(opened):
+    """At 1280 pixels, the tables of scenarios side by side need no scrolling."""
+    look_at(opened["plan"], 1280, "light", "screen")
+    widths = opened["plan"].page.evaluate(
+        "[...document.querySelectorAll('.wraps')].map(each => [each.scrollWidth, each.clientWidth])"
+    )
+
+    assert len(widths) == 2
+    assert all(needed <= room for needed, room in widths), widths
 
 
 @needs_chromium

@@ -112,7 +112,7 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
 @pytest.mark.once
 @pytest.mark.mysql
 def test_report_starts_with_the_answer_and_adds_tables_with_all(invoke, monkeypatch, grown):
-    """Answer, notes, scenarios; --all adds the other tables. In 80 columns no word is broken."""
+    """What is saved, answer, scenarios, notes; --all adds the other tables. In 80 columns no word is broken."""
     short = invoke("capacity", "report", *DISKS, url=grown)
     wide = invoke("capacity", "report", *DISKS, "--all", url=grown)
     monkeypatch.setenv("COLUMNS", "80")
@@ -126,7 +126,7 @@ def test_report_starts_with_the_answer_and_adds_tables_with_all(invoke, monkeypa
         "Skew between clusters",
     )
     assert short.code == wide.code == narrow.code == 0
-    order = ["First disk full in", "note: ", "\nWhat-if scenarios\n"]
+    order = ["Re-encoding ", "First disk full in", "\nWhat-if scenarios\n", "note: "]
     assert [short.out.index(part) for part in order] == sorted(short.out.index(part) for part in order)
     assert [title for title in others if f"\n{title}\n" in short.out] == []
     assert [title for title in others if f"\n{title}\n" in wide.out] == list(others)
@@ -232,7 +232,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
     assert data["answer"]["now"]["disk"] == up.name
     assert data["answer"]["now"]["days_until_full"]["mid"] > 0
     assert "unreachable.sock" in data["answer"]["now"]["unknown"][down.name]
-    assert any(note.startswith(f"{down.name} is missing from all figures") for note in data["notes"])
+    assert any(note.startswith(f"{down.name}: missing from all figures") for note in data["notes"])
     assert {each.codec for each in found.trials} >= {"msgpack+zlib", "legacy"}
     assert f"Unknown for {down.name}." in answer(found.now).detail
 

@@ -99,8 +99,8 @@ class Band(NamedTuple):
 
 
 def is_too_wide(low: float, high: float) -> bool:
-    """Return whether an interval of a positive figure is too wide to be of use."""
-    return high > MOST_TIMES * low
+    """Return whether an interval is too wide to be of use; never for figures that may be negative."""
+    return low >= 0 and high > MOST_TIMES * low
 
 
 def whole_days(days: float) -> int | None:
@@ -338,7 +338,7 @@ def _reason(history: History) -> str | None:
         days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
         return f"{days} measured, but a forecast needs at least {FEWEST_DAYS}"
     if not any(value for _, value in history):
-        return f"nothing was written on the {len(history)} measured days"
+        return f"the size is constant: nothing was written on the {len(history)} measured days"
     span = (history[-1][0] - history[0][0]).days + 1
     return f"only {len(history)} of {span} days were measured" if len(history) < span / 2 else None
 

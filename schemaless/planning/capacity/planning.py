@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from schemaless.base.numbers import Interval, adding_up
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
-from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, whole_days
+from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
 from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until
 
@@ -26,6 +26,9 @@ TB: Final = 10**12
 """Bytes in a terabyte, the unit that disks are sold in."""
 
 _COST_DAYS: Final = 365
+
+MONTH_DAYS: Final = 365 / 12
+"""Days of an average month."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,8 @@ class Month(NamedTuple):
         first_day: First day.
         days: Number of days.
         size_bytes: Growth of the forecast's median total in these days; the months add up to the period's median.
-        price: Price of that disk space, or None if no price is known.
+            Negative if more data expires than is added.
+        price: Price of the space by which the total exceeds all earlier ones; None if no price is known.
     """
 
     first_day: datetime.date
@@ -95,8 +99,9 @@ class Cost:
     Attributes:
         name: Name of the scenario.
         days: Length of the period.
-        size_bytes: Growth in the period.
-        price: Price of that disk space, in the currency of ``price_per_tb``, or None if no price is known.
+        size_bytes: Growth in the period; negative if more data expires than is added.
+        price: Price of the largest growth in the period, in the currency of ``price_per_tb``, or None if no price is
+            known. Space that becomes free later earns nothing.
         months: The period month by month.
     """
 
@@ -172,8 +177,8 @@ class GrowthOfAll:
         """
         copies = {entry.disk.name: entry.disk.copies for entry in basis.disks}
         per_day = {outlook.disk: (outlook.bytes_per_day or 0.0) * copies[outlook.disk] for outlook in now.disks}
-        if total is None or (basis.options.planning.price_per_tb is None and not basis.options.what_ifs):
-            return cls(NoForecast("neither a price nor scenarios were given", 0), 1.0, copies, per_day)
+        if total is None:
+            return cls(NoForecast("no disk has any cells", 0), 1.0, copies, per_day)
         return cls(*basis.forecast_copies(total), copies, per_day)
 
     def times(self, scenario: Scenario, copies: int | None = None) -> Interval:
@@ -192,7 +197,25 @@ class GrowthOfAll:
         """Return the cost of a year's growth in a scenario; None if the growth of a disk is unknown."""
         if not isinstance(self.forecast, Forecast) or any(outlook.times is None for outlook in scenario.disks):
             return None
-        return _cost(scenario.name, self.forecast, self.times(scenario, copies), price_per_tb)
+        times = self.times(scenario, copies)
+        expiries = self._expiries(scenario, times.mid, copies)
+        growth = self.forecast.less(expiries) if expiries else self.forecast
+        return _cost(scenario.name, growth, times, price_per_tb)
+
+    def _expiries(self, scenario: Scenario, times: float, copies: int | None) -> list[Expiry]:
+        """Return what expires on all disks, in units of ``times`` the forecast; each disk keeps its present share."""
+        total = sum(self.weights.values())
+        found = []
+        for outlook in scenario.disks:
+            if not outlook.expiries or outlook.times is None or not times or not total:
+                continue
+            factor = outlook.times.mid * (copies or self.copies[outlook.disk]) / times
+            of_one_copy = self.scale * self.weights[outlook.disk] / total / self.copies[outlook.disk]
+            found += [
+                Expiry(each.delay_days, tuple(size * factor for size in each.past), each.share * of_one_copy * factor)
+                for each in outlook.expiries
+            ]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +230,7 @@ class Comparison:
         stored_bytes: Total length of all files at the start, all copies counted; None if unknown.
         added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
             the scenario frees space.
-        cost: Cost of a year's growth; None without a forecast, or if the scenario sets retention periods.
+        cost: Cost of a year's growth; None without a forecast.
     """
 
     change: WhatIf
@@ -236,6 +259,64 @@ class Comparison:
         """Return the prices of the start and of each month, rounded so that they add up to ``year_price``."""
         months = () if self.cost is None else self.cost.months
         return adding_up([self.start_price or 0.0, *(month.price or 0.0 for month in months)], digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What a scenario saves, compared with the present.
+
+    Attributes:
+        days: Whole days by which the first disk lasts longer, the difference at each end of the bands; infinite if the
+            scenario's days are beyond the horizon; None if either scenario's are unknown, or the present ones beyond.
+        least_days: The days up to the horizon, which are saved at least if ``days.mid`` is infinite.
+        freed_bytes: Space that is freed at once, all copies counted; negative if more is needed; None if unknown.
+        share: Share of the growth that is saved; None without a forecast.
+        bytes_per_month: Growth that is saved in an average month of the year to come, all copies counted.
+        price_per_month: Price of that disk space; None if no price is known.
+    """
+
+    days: Band | None
+    least_days: int
+    freed_bytes: Interval | None
+    share: Interval | None
+    bytes_per_month: Interval | None
+    price_per_month: Interval | None
+
+    @classmethod
+    def of(cls, now: Comparison, then: Comparison) -> Saving:
+        """Return what ``then`` saves compared with ``now``."""
+        first, other, share, per_month = now.scenario.first, then.scenario.first, None, None
+        days, least_days = None, 0
+        if first is not None and other is not None and first.days and other.days and math.isfinite(first.days.mid):
+            horizon = first.horizon_days or 0
+            ends = [
+                late if math.isinf(late) else math.floor(late) - math.floor(min(early, horizon))
+                for early, late in zip(first.days, other.days, strict=True)
+            ]
+            days, least_days = Band(*sorted(ends)), horizon - math.floor(first.days.mid)
+        freed = None
+        if now.stored_bytes is not None and then.stored_bytes is not None:
+            freed = _ordered(now.stored_bytes.mid - size for size in then.stored_bytes)
+        if now.cost is not None and then.cost is not None and now.cost.size_bytes.low_80 > 0:
+            before, after = _ends_80(now.cost.size_bytes), _ends_80(then.cost.size_bytes)
+            shares = [1 - size / unchanged for unchanged, size in zip(before, after, strict=True)]
+            share = _ordered(shares)
+            months = now.cost.days / MONTH_DAYS
+            per_month = _ordered(size * part / months for size, part in zip(before, share, strict=True))
+        price = None
+        if per_month is not None and now.price_per_tb is not None:
+            price = per_month.map(lambda size: size / TB * (now.price_per_tb or 0.0))
+        return cls(days, least_days, freed, share, per_month, price)
+
+
+def _ends_80(band: Band) -> tuple[float, float, float]:
+    return band.low_80, band.mid, band.high_80
+
+
+def _ordered(values: Iterable[float]) -> Interval:
+    """Return three values as an interval, with the second in the middle."""
+    first, mid, last = values
+    return Interval(min(first, mid, last), mid, max(first, mid, last))
 
 
 def levels(
@@ -282,7 +363,7 @@ def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, sc
         price_per_tb=price,
         stored_bytes=stored,
         added_bytes=None if stored is None or before is None else stored.mid - before.mid,
-        cost=None if change.retention else growth.cost(scenario, price, change.copies),
+        cost=growth.cost(scenario, price, change.copies),
     )
 
 
@@ -304,14 +385,16 @@ def _cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | No
     """
     days = min(_COST_DAYS, growth.horizon_days)
     ends = (times.low, times.low, times.mid, times.high, times.high)
-    sizes = Band(*(size * end for size, end in zip(growth.cumulative[days - 1], ends, strict=True)))
+    sums = [[size * end for size, end in zip(band, ends, strict=True)] for band in growth.cumulative[:days]]
+    sizes = Band(*sorted(sums[-1]))
+    peaks = [list(accumulate(series, max, initial=0.0)) for series in zip(*sums, strict=True)]
     months = []
     for start, stop in _months(growth.first_day, days):
         before = growth.cumulative[start - 1].mid if start else 0.0
         size = (growth.cumulative[stop - 1].mid - before) * times.mid
         first_day = growth.first_day + datetime.timedelta(start)
-        months.append(Month(first_day, stop - start, size, _price(size, price_per_tb)))
-    price = None if price_per_tb is None else Band(*(size / TB * price_per_tb for size in sizes))
+        months.append(Month(first_day, stop - start, size, _price(peaks[2][stop] - peaks[2][start], price_per_tb)))
+    price = None if price_per_tb is None else Band(*(peak[-1] / TB * price_per_tb for peak in peaks))
     return Cost(name, days, sizes, price, tuple(months))
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from schemaless.base.numbers import Interval, added
 from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
 from schemaless.planning.capacity.measurement import Group, Measurement
-from schemaless.planning.capacity.planning import Comparison, Planning
+from schemaless.planning.capacity.planning import Comparison, Planning, Saving
 from schemaless.planning.capacity.skew import ShardSize, Skew, file_sizes
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.planning.sampling.column_trials import HISTORY
@@ -33,6 +33,7 @@ class CapacityReport(Basis):
         scenarios: What-if scenarios, starting with ``now``.
         planning: Fill thresholds, order dates and costs.
         comparisons: ``now`` and the scenarios of the user; without these, ``now`` and re-encoding to ``codec``.
+        saving: What re-encoding to ``codec`` saves, or None.
         skew: Distribution of bytes over shards and clusters.
         warnings: Reasons not to rely on the headline figure.
         notes: Caveats to read before using a figure.
@@ -47,6 +48,7 @@ class CapacityReport(Basis):
     scenarios: tuple[Scenario, ...]
     planning: Planning
     comparisons: tuple[Comparison, ...]
+    saving: Saving | None
     skew: Skew
     warnings: tuple[str, ...]
     notes: tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemaless.base.numbers import bytes_text, units_text
@@ -20,47 +20,59 @@ from schemaless.planning.capacity.steps import Burst, Step
 _STALE_DAYS: Final = 3
 _RECENT_STEP_DAYS: Final = 56
 _ONE_CODEC_SHARE: Final = 0.98
+_AFTER_A_STEP: Final = (
+    "The forecast mistakes such a step for a trend or for chance; the constant rate uses only the days since then"
+)
 
 
 def warnings_of(report: CapacityReport) -> list[str]:
     """Return reasons not to rely on the headline: failed back-tests, and recent imports and steps in the growth."""
     first = report.now.first
-    warnings = []
+    found: list[tuple[str, str]] = []
     for disk_forecast in report.disks:
-        name = "" if len(report.disks) == 1 else f" of {disk_forecast.disk.name}"
+        name = "" if len(report.disks) == 1 else disk_forecast.disk.name
         test = disk_forecast.forecast.back_test if isinstance(disk_forecast.forecast, Forecast) else None
         if test is not None and test.failure is not None:
-            warnings.append(
-                f"the forecast{name} failed its back-test: {test.failure}. Do not rely on it alone; compare it with "
-                "the constant rate of recent weeks"
+            text = (
+                f"the forecast failed its back-test: {test.failure}. Do not rely on it alone; compare it with the "
+                "constant rate of recent weeks"
             )
-        warnings += [
-            f"{_burst_text(disk_forecast, burst)}. If imports recur, disks fill up sooner"
+            found.append((name, text))
+        found += [
+            (name, f"{_burst_text(burst)}. If imports recur, disks fill up sooner")
             for burst in disk_forecast.bursts
             if _is_recent(disk_forecast, burst.last_day)
         ]
-        warnings += [
-            f"{_step_text(disk_forecast, step)}. The forecast mistakes such a step for a trend or for chance; the "
-            "constant rate uses only the days since then"
+        found += [
+            (name, f"{_step_text(step)}. {_AFTER_A_STEP}")
             for step in disk_forecast.steps
             if _is_recent(disk_forecast, step.day)
         ]
+    warnings = _once(found)
     if first is not None and warnings and first.at_rate is None:
         warnings.append("there are too few days since the step for a constant rate")
     return warnings
 
 
-def _step_text(disk_forecast: DiskForecast, step: Step) -> str:
+def _once(remarks: Iterable[tuple[str, str]]) -> list[str]:
+    """Join remarks with the same text, given with the name of what they apply to."""
+    names: dict[str, list[str]] = {}
+    for name, text in remarks:
+        names.setdefault(text, []).append(name)
+    return [": ".join(filter(None, [", ".join(filter(None, of)), text])) for text, of in names.items()]
+
+
+def _step_text(step: Step) -> str:
     return (
-        f"the daily growth of {disk_forecast.disk.name} {'rose' if step.times >= 1 else 'dropped'} abruptly on "
+        f"the daily growth {'rose' if step.times >= 1 else 'dropped'} abruptly on "
         f"{step.day}, to {f'{step.times:.1f} times' if step.times >= 1 else f'{step.times:.0%} of'} its previous level"
     )
 
 
-def _burst_text(disk_forecast: DiskForecast, burst: Burst) -> str:
+def _burst_text(burst: Burst) -> str:
     days = f"on {burst.first_day}" if burst.first_day == burst.last_day else f"{burst.first_day} to {burst.last_day}"
     return (
-        f"an import on {disk_forecast.disk.name} ({days}, {burst.times:,.0f} times the usual daily growth) is left out "
+        f"an import ({days}, {burst.times:,.0f} times the usual daily growth) is left out "
         "of the forecast and of the constant rate"
     )
 
@@ -73,7 +85,7 @@ def notes_of(report: CapacityReport) -> list[str]:
     """Return caveats to read before using a figure."""
     return [
         *_measurement_notes(report),
-        *(note for disk_forecast in report.disks for note in _disk_notes(disk_forecast)),
+        *_once(note for disk_forecast in report.disks for note in _disk_notes(disk_forecast)),
         *_column_notes(report),
     ]
 
@@ -102,36 +114,27 @@ def _measurement_notes(report: CapacityReport) -> list[str]:
             f"about {future:,.0f} cells have dates after {today}; they count towards the sizes but not "
             f"towards the growth"
         )
-    notes += [f"{space.cluster} is missing from all figures: {space.problem}" for space in newest.problems]
+    notes += _once((space.cluster, f"missing from all figures: {space.problem}") for space in newest.problems)
     return notes
 
 
-def _disk_notes(disk_forecast: DiskForecast) -> list[str]:
+def _disk_notes(disk_forecast: DiskForecast) -> list[tuple[str, str]]:
+    """Return the caveats of a disk, each with its name."""
     notes = []
     disk, forecast = disk_forecast.disk, disk_forecast.forecast
     if disk.free_assumed:
-        notes.append(
-            f"{disk.name}: the free space is unknown; the report assumes that only this datastore uses the disk"
-        )
+        notes.append("the free space is unknown; the report assumes that only this datastore uses the disk")
     if len(disk.clusters) > 1 and disk.label is None:
-        notes.append(f"{disk.name} report the same disk; the report assumes that they share it")
+        notes.append("they report the same disk; the report assumes that they share it")
     if disk.disk_bytes is None and disk.problem is None:
-        notes.append(
-            f"{disk.name}: its servers do not report the size of their disk; give it with --disk CLUSTER=TOTAL:FREE"
-        )
+        notes.append("the servers do not report the size of their disk; give it with --disk CLUSTER=TOTAL:FREE")
     if isinstance(forecast, NoForecast) and disk.problem is None:
-        notes.append(f"{disk.name}: no forecast, because {forecast.reason}")
+        notes.append(f"no forecast, because {forecast.reason}")
     elif isinstance(forecast, Forecast) and forecast.back_test is None:
-        notes.append(f"{disk.name}: the history is too short for a back-test of the forecast")
-    notes += [
-        _burst_text(disk_forecast, burst)
-        for burst in disk_forecast.bursts
-        if not _is_recent(disk_forecast, burst.last_day)
-    ]
-    notes += [
-        _step_text(disk_forecast, step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step.day)
-    ]
-    return notes
+        notes.append("the history is too short for a back-test of the forecast")
+    notes += [_burst_text(burst) for burst in disk_forecast.bursts if not _is_recent(disk_forecast, burst.last_day)]
+    notes += [_step_text(step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step.day)]
+    return [(disk.name, note) for note in notes]
 
 
 def _column_notes(report: CapacityReport) -> list[str]:
@@ -139,8 +142,6 @@ def _column_notes(report: CapacityReport) -> list[str]:
     chosen = None if report.choice is None else report.choice.chosen
     if chosen is not None and codec_named(chosen.name).serializer is PACKED:
         notes.append(NEEDS_NATIVE)
-    if report.choice is not None and chosen is None:
-        notes.append(f"re-encoding is not recommended: {report.choice.reason}")
     if report.too_few:
         notes.append(
             f"{', '.join(report.too_few)}: too few cells were sampled to evaluate codecs; the report assumes that "

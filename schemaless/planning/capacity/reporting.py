@@ -21,7 +21,7 @@ from schemaless.planning.capacity.disks import with_disks
 from schemaless.planning.capacity.measure import check_disks, measure
 from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf
-from schemaless.planning.capacity.planning import GrowthOfAll, Planning, compare, levels, verdict
+from schemaless.planning.capacity.planning import GrowthOfAll, Planning, Saving, compare, levels, verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.planning.capacity.skew import skew_of
@@ -193,6 +193,7 @@ def assemble_report(
         comparisons=tuple(
             compare(basis, growth, outlooks[0], *compared) for compared in _compared(outlooks, codec, options)
         ),
+        saving=_saving(basis, growth, outlooks, codec),
         skew=skew_of(newest),
         warnings=(),
         notes=(),
@@ -238,6 +239,18 @@ def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) 
         changes.insert(0, WhatIf(name=codec, codec=codec))
     by_name = {scenario.name: scenario for scenario in scenarios}
     return [(change, by_name[change.name]) for change in (NOTHING, *changes) if change.name in by_name]
+
+
+def _saving(basis: Basis, growth: GrowthOfAll, outlooks: Sequence[Scenario], codec: str | None) -> Saving | None:
+    """Return what re-encoding saves; None if there is no codec to re-encode to, or everything is in it already."""
+    after = next((outlook for outlook in outlooks if codec is not None and outlook.name == codec), None)
+    if after is None:
+        return None
+    now, then = (
+        compare(basis, growth, outlooks[0], change, scenario)
+        for change, scenario in ((NOTHING, outlooks[0]), (WhatIf(name=after.name, codec=codec), after))
+    )
+    return Saving.of(now, then)
 
 
 def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:

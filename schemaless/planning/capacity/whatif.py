@@ -54,6 +54,7 @@ class DiskOutlook:
         times: Growth in the scenario as a multiple of the forecast, or None if unknown.
         history_days: Number of measured days, which determines ``horizon_days``.
         forecast: The forecast less the data that expires; None if no data expires.
+        expiries: What expires, in units of the forecast.
     """
 
     disk: str
@@ -68,6 +69,7 @@ class DiskOutlook:
     times: Interval | None = None
     history_days: int | None = None
     forecast: Forecast | None = field(default=None, repr=False)
+    expiries: tuple[Expiry, ...] = field(default=(), repr=False)
 
     @property
     def urgency(self) -> tuple[float, ...]:
@@ -329,7 +331,7 @@ def _outlook(
     """Calculate the days until a disk is full, given its free space, a growth factor, and what expires."""
     forecast, rate = entry.forecast, entry.rate
     per_day = sum(basis.bytes_per_day(entry.disk).values()) * times.mid
-    outlook = DiskOutlook(entry.disk.name, free, per_day, times=times)
+    outlook = DiskOutlook(entry.disk.name, free, per_day, times=times, expiries=tuple(expiries))
     if entry.disk.problem is not None:
         return replace(outlook, why=f"not measured: {entry.disk.problem}")
     if isinstance(forecast, NoForecast):

@@ -159,7 +159,9 @@ def _fill(report: CapacityReport) -> Chart | None:
         f"percent bands. Time until full, {texts}."
     )
     marks = [
-        f"{level_name(level)} on {level.on['mid']}" for level in report.planning.first() if level.on and level.on["mid"]
+        f"{level_name(level)} on {level.on['mid']}"
+        for level in report.planning.first()
+        if level.on and level.on["mid"] and level.days and level.days.high_95 > 0
     ]
     if marks:
         description += f" Stored as now: {'; '.join(marks)}. Horizontal bars show the 80 percent interval of a date."

@@ -11,7 +11,7 @@ from typing import Any, Final
 from schemaless.base.numbers import Interval, adding_up
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, NoForecast, whole_days
-from schemaless.planning.capacity.planning import Comparison, Cost, Level, Planning
+from schemaless.planning.capacity.planning import Comparison, Cost, Level, Planning, Saving
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.skew import ShardSize, fullest
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -35,6 +35,7 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
         "made_at": _plain(report.made_at),
         "datastore": report.measurement.datastore,
         "answer": {
+            "saving": report.saving and {"codec": report.codec, **saving_json(report.saving)},
             "warnings": list(report.warnings),
             "now": _first_json(report.now),
             "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
@@ -178,6 +179,16 @@ def _planning_json(planning: Planning) -> dict[str, Any]:
         "after_re_encoding": [_level_json(level) for level in planning.after],
         "costs": [{"stored": cost.name, **_cost_json(cost)} for cost in planning.costs],
         "verdict": verdict and {"fail_below_days": verdict.asked_days, **facts(verdict, "failed", "reasons")},
+    }
+
+
+def saving_json(saving: Saving) -> dict[str, Any]:
+    """Return what a change saves as plain values for ``json.dumps``."""
+    return {
+        **_facts(saving, "days", "freed_bytes"),
+        "share": _plain(saving.share, 5),
+        "bytes_per_month": _plain(saving.bytes_per_month),
+        "price_per_month": _plain(saving.price_per_month, 2),
     }
 
 

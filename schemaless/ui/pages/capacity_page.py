@@ -13,15 +13,30 @@ from schemaless.base.numbers import bytes_text
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages import frame as shared
 from schemaless.ui.pages.capacity_charts import charts
-from schemaless.ui.pages.capacity_tables import FULLEST, comparison_tables, history_table, tables
-from schemaless.ui.pages.capacity_words import Table, answer, cost_answer, levels_text, order_answer
+from schemaless.ui.pages.capacity_tables import (
+    BY_DISK,
+    FULLEST,
+    SIDE_BY_SIDE,
+    comparison_tables,
+    history_table,
+    tables,
+)
+from schemaless.ui.pages.capacity_words import (
+    Table,
+    answer,
+    cost_answer,
+    figure_text,
+    levels_text,
+    order_answer,
+    saving_text,
+)
 from schemaless.ui.pages.charts import STYLE as CHART_STYLE
 from schemaless.ui.pages.frame import escaped
 from schemaless.ui.terminal.output import counted, estimate_text
 
 _STYLE: Final = """
 body { max-width: 68rem; }
-.day { white-space: nowrap; }
+.saving { font-size: 1.15rem; font-weight: 600; margin: 1rem 0 0; }
 .answer p { font-size: .875rem; }
 h1 { overflow-wrap: anywhere; }
 .answers { grid-template-columns: repeat(auto-fit, minmax(min(17rem, 100%), 1fr)); }
@@ -34,13 +49,15 @@ h1 { overflow-wrap: anywhere; }
   background: var(--card); }
 .notes ul, .warnings ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
 .warnings { border-color: var(--red); }
+.notes h2 { margin: .4rem 0; font-size: 1rem; }
 .warnings h2 { margin: .4rem 0; font-size: 1rem; color: var(--red); }
 .wide:focus-visible { outline: 2px solid var(--accent); }
 th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
 td.long { min-width: 12rem; }
 @media screen and (max-width: 40rem) { td.long { min-width: 32rem; }
-  .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper); } }
+  .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper);
+    box-shadow: inset 0 -1px var(--line); } }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
   body { font-size: 10pt; }
@@ -55,6 +72,10 @@ summary { color: var(--soft); font-size: .875rem; }
 """
 
 
+_FEWEST_WRAPPED: Final = 5
+"""Number of columns from which figures of scenarios are wrapped."""
+
+_IN_BRACKETS: Final = '<p class="soft">In brackets: 80 % intervals.</p>'
 _WARNING: Final = "<h2>Warning: do not rely on the dates below alone</h2>"
 
 
@@ -67,9 +88,9 @@ def capacity_html(report: CapacityReport) -> str:
         f"How long the disks of {report.measurement.datastore} last",
         _times(report),
         [
+            f'<p class="saving">{escaped(saving_text(report))}</p>{_IN_BRACKETS if report.saving else ""}',
             _remarks("warnings", _WARNING, (f"{_sentence(warning)}." for warning in report.warnings)),
             _answers(report),
-            _remarks("notes", "", report.notes),
             *(shared.section(table.title, _table(table), long=True) for table in compared),
             _charts(report),
             *(
@@ -77,6 +98,7 @@ def capacity_html(report: CapacityReport) -> str:
                 for table in tables(report)
                 if table.title not in {FULLEST, *(other.title for other in compared)}
             ),
+            _remarks("notes", "<h2>Notes</h2>", (f"{_sentence(note)}." for note in report.notes)),
             shared.section("How the figures were obtained", shared.terms(report.how), long=True),
         ],
         style=CHART_STYLE + _STYLE,
@@ -104,7 +126,7 @@ def _answers(report: CapacityReport) -> str:
         files = bytes_text(sum(sizes))
         detail = "in files of one copy"
         if report.total is not None and report.total.rate is not None:
-            detail += f", growing by {estimate_text(report.total.rate.per_day, bytes_text)} a day"
+            detail += f"; growth a day: {figure_text(report.total.rate.per_day)}"
         detail += "."
         if report.after is not None and report.after.file_bytes is not None:
             size = estimate_text(report.after.file_bytes, bytes_text)
@@ -150,4 +172,5 @@ def _table(table: Table) -> str:
     last = len(table.columns) - 1
     text = {*range(table.text_columns), *([last] if table.last_text else [])}
     note = f'<p class="soft">{escape(table.note)}</p>' if table.note else ""
-    return shared.table(table.columns, table.rows, text=text, label=table.title) + note
+    wraps = len(table.columns) > _FEWEST_WRAPPED and table.title in (SIDE_BY_SIDE, BY_DISK)
+    return shared.table(table.columns, table.rows, text=text, label=table.title, wraps=wraps) + note

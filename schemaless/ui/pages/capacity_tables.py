@@ -137,7 +137,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         of_first("full first", _full_disk),
     ]
     if any(each.full is not None and each.full.lead_days is not None for each in compared):
-        rows.append(row("order by", lambda each: _known(each.full, _order_by)))
+        rows.append(row("order by", lambda each: _known(each.full, lambda full: _order_by(full, report))))
     rows.append(row("stored at the start", lambda each: _known(each.stored_bytes, _bytes_estimate, "?")))
     days = next((each.cost.days for each in compared if each.cost is not None), None)
     if days is not None:
@@ -189,7 +189,7 @@ def _budget(report: CapacityReport) -> Table:
     note = (
         "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the space "
         "that additional copies take at once. Months add up to the total. The free space of today's disks and space "
-        "that re-encoding frees are not deducted."
+        "that re-encoding or retention frees are not deducted."
     )
     return Table(BUDGET, ["month", *(each.change.name for each in compared)], rows, 1, note)
 
@@ -211,10 +211,13 @@ def _price_band(price: Band) -> str:
     return band_text(price, price_text)
 
 
-def _order_by(level: Level) -> str:
+def _order_by(level: Level, report: CapacityReport) -> str:
     if level.days is None or level.lead_days is None:
         return ""
-    return _known(level.order_on, str, "not yet")
+    day = level.order_on
+    if day is not None and day < report.made_at.date():
+        return f"overdue since {day}"
+    return _known(day, str, "not yet")
 
 
 def _full_disk(first: DiskOutlook) -> str:
@@ -246,17 +249,17 @@ def _levels(report: CapacityReport) -> Table:
         for codec, levels in (("as now", planning.now), (f"{report.codec}", planning.after)):
             for level in levels:
                 if level.disk == disk and level.days is not None:
-                    days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"
+                    reached = level.days.high_95 == 0
                     row = {
                         "disk": disk,
                         "stored": codec,
                         "level": level_name(level),
                         "on": on_text(level),
                         "80 %": level_range(level),
-                        "days": days,
-                        "constant rate": at_rate_text(level.at_rate),
+                        "days": "" if reached else until_text(level.days.mid, level.horizon_days or 0),
+                        "constant rate": "" if reached else at_rate_text(level.at_rate),
                     }
-                    rows.append(row | ({"order by": _order_by(level)} if orders else {}))
+                    rows.append(row | ({"order by": _order_by(level, report)} if orders else {}))
     note = (
         "The disk that fills up first is listed first. Rows with a codec: after re-encoding and a rebuild. 80 %: "
         "interval of the date. Constant rate: days if growth stays as it was in recent weeks, with a 95 % interval."

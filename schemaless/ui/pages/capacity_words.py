@@ -11,7 +11,7 @@ from typing import Final
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
 from schemaless.planning.capacity.options import FULL
-from schemaless.planning.capacity.planning import Level
+from schemaless.planning.capacity.planning import Level, Saving
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -65,6 +65,51 @@ class Answer:
     detail: str
 
 
+def saving_text(report: CapacityReport) -> str:
+    """Return what re-encoding saves, as a sentence; 80 % intervals are in brackets."""
+    saving = report.saving
+    if saving is None:
+        if report.choice is not None and report.choice.chosen is None and report.codec is None:
+            return f"Re-encoding is not recommended: {report.choice.reason}."
+        if report.codec is None:
+            return "What re-encoding would save is unknown: no codec could be tried."
+        return f"Re-encoding saves nothing: all cells are in {report.codec} already."
+    return f"Re-encoding to {report.codec} {saved_text(saving)}."
+
+
+def saved_text(saving: Saving) -> str:
+    """Return the days, bytes and money that a change saves, such as "gains 73 days (61 to 90), ..."."""
+    parts = []
+    if saving.days is not None:
+        days, verb = saving.days, "gains" if saving.days.mid >= 0 else "costs"
+        if math.isinf(days.mid):
+            parts.append(f"gains at least {saving.least_days:,} days")
+        elif math.isinf(days.high_80):
+            parts.append(f"gains {counted(int(days.mid), 'day')} ({days.low_80:,.0f} or more)")
+        else:
+            ends = Interval(days.low_80, days.mid, days.high_80)
+            parts.append(_changed(verb, ends, lambda count: counted(round(count), "day")))
+    if saving.freed_bytes is not None and round(saving.freed_bytes.mid):
+        verb = "frees" if saving.freed_bytes.mid >= 0 else "first takes"
+        parts.append(_changed(verb, saving.freed_bytes, bytes_text))
+    share, price, growth = saving.share, saving.price_per_month, saving.bytes_per_month
+    if share is not None and growth is not None:
+        verb = "saves" if share.mid >= 0 else "adds"
+        amount = _changed(verb, growth, bytes_text, " a month")
+        if price is not None:
+            amount = _changed(verb, price, price_text, " a month")
+        parts.append(f"{amount}, {abs(share.mid) * 100:.0f} % of the growth")
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])) or "has an unknown effect"
+
+
+def _changed(verb: str, amount: Interval, text: Callable[[float], str], unit: str = "") -> str:
+    size = amount if amount.mid >= 0 else Interval(-amount.high, -amount.mid, -amount.low)
+    if is_too_wide(size.low, size.high):
+        return f"{verb} an amount that cannot be forecast yet"
+    mid, bracket, ends = estimate_text(size, text).partition(" (")
+    return f"{verb} {mid}{unit}{bracket}{ends}"
+
+
 def answer(scenario: Scenario) -> Answer:
     """Return when the first disk of a scenario will be full."""
     first = scenario.first
@@ -84,7 +129,7 @@ def _constant_text(outlook: DiskOutlook) -> str:
     if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
         return ""
     mid, bracket, ends = at_rate_text(outlook.at_rate).partition(" (")
-    sentence = mid if mid == "never" else f"{mid} days{bracket}{ends}"
+    sentence = mid if mid in ("never", TOO_WIDE) else f"{mid} days{bracket}{ends}"
     return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
 
 
@@ -92,6 +137,10 @@ def at_rate_text(days: Interval | None) -> str:
     """Return the days until a disk is full at a constant rate, rounded down, with their interval."""
     if days is None:
         return ""
+    if math.isinf(days.high) and math.isfinite(days.low):
+        return f"{'never' if math.isinf(days.mid) else whole(days.mid)} ({whole(days.low)} or more)"
+    if is_too_wide(max(1.0, days.low), days.high):
+        return TOO_WIDE
     return estimate_text(days, lambda value: "never" if math.isinf(value) else whole(value))
 
 
@@ -109,7 +158,8 @@ def interval_text(outlook: DiskOutlook) -> str:
         return f"{outlook.why}."
     horizon = outlook.horizon_days or 0
     if days.high_95 == 0:
-        return "The data does not fit on the disk at the start."
+        fits = outlook.free_bytes is None or outlook.free_bytes.mid >= 0
+        return "The disk is full today." if fits else "The data does not fit on the disk."
     if math.isinf(days.low_95):
         return (
             f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days. "
@@ -172,7 +222,12 @@ def date_text(first_day: datetime.date, days: float) -> str:
 def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
     """Return the average daily growth over the last four weeks with its interval; "?" without two weeks of data."""
     recent = rate(history)
-    return "?" if recent is None else estimate_text(recent.per_day, bytes_text)
+    return "?" if recent is None else figure_text(recent.per_day)
+
+
+def figure_text(figure: Interval, text: Callable[[float], str] = bytes_text) -> str:
+    """Format a figure with its interval, or say that it cannot be forecast."""
+    return TOO_WIDE if is_too_wide(figure.low, figure.high) else estimate_text(figure, text)
 
 
 def seconds_text(seconds: float) -> str:
@@ -218,7 +273,9 @@ def levels_text(report: CapacityReport) -> str | None:
     levels = [level for level in report.planning.first() if level.share < FULL]
     if not levels:
         return None
-    text = "; ".join(f"{level_name(level)} {_dates_text(level)}" for level in levels)
+    reached = [level for level in levels if level.days is not None and level.days.high_95 == 0]
+    text = "; ".join(map(_reached_text, [*reached[-1:], *levels[len(reached) :]]))
+    text = text[:1].upper() + text[1:]
     return f"{text}. In brackets: 80 % intervals." if any(level_range(level) for level in levels) else f"{text}."
 
 
@@ -293,13 +350,13 @@ def level_range(level: Level) -> str:
     return f"{low} or later" if high is None else f"{low} to {high}"
 
 
-def _dates_text(level: Level) -> str:
+def _reached_text(level: Level) -> str:
     assert level.days is not None
     if level.days.high_95 == 0:
-        return "already"
+        return f"already {level_name(level)}"
     if math.isinf(level.days.low_80):
-        return f"not within {level.horizon_days:,} days"
-    return f"on {on_text(level)} ({level_range(level)})"
+        return f"{level_name(level)} not within {level.horizon_days:,} days"
+    return f"{level_name(level)} on {on_text(level)} ({level_range(level)})"
 
 
 def price_text(price: float) -> str:
@@ -309,6 +366,4 @@ def price_text(price: float) -> str:
 
 def band_text(band: Band, text: Callable[[float], str]) -> str:
     """Format a figure with its 80 % interval, or say that it cannot be forecast."""
-    if is_too_wide(band.low_80, band.high_80):
-        return TOO_WIDE
-    return estimate_text(Interval(band.low_80, band.mid, band.high_80), text)
+    return figure_text(Interval(band.low_80, band.mid, band.high_80), text)

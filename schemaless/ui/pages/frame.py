@@ -12,6 +12,7 @@ from html import escape
 from typing import Final
 
 _DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+_WHOLE: Final = re.compile(r"\([^)]*\)|[0-9][0-9.,]* [kMGTP]i?B\b")
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
@@ -34,6 +35,8 @@ table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant
 th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; min-width: 5rem; }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
+.day { white-space: nowrap; }
+.wraps td { white-space: normal; }
 tr.front td { color: var(--accent); font-weight: 600; }
 dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; overflow-wrap: anywhere; }
 details { margin: .6rem 0; } summary { cursor: pointer; }
@@ -96,6 +99,11 @@ def escaped(text: str) -> str:
     return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
 
 
+def _wrapping(text: str) -> str:
+    """Escape a figure for a cell that wraps, and keep intervals and sizes from wrapping inside."""
+    return _WHOLE.sub(r'<span class="day">\g<0></span>', escaped(text))
+
+
 def table(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -104,6 +112,7 @@ def table(
     text: Collection[int] = (),
     label: str | None = None,
     cards: bool = False,
+    wraps: bool = False,
 ) -> str:
     """Return a table that scrolls horizontally if it is too wide.
 
@@ -114,12 +123,14 @@ def table(
         text: Numbers of columns whose text may wrap; the others contain figures or short names.
         label: Name of the table for readers who cannot see it, if no heading names it.
         cards: Whether rows become cards on phones; the page includes ``CARDS``.
+        wraps: Also wrap figures, in front of their intervals, for tables with many columns.
     """
+    figure = _wrapping if wraps else escape
 
     def cell(tag: str, place: int, value: str, attribute: str = "") -> str:
         kinds = [kind for kind, holds in (("text", place in text), ("long", text and len(value) > 40)) if holds]
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{attribute}{kind}>{(escaped if place in text else escape)(value)}</{tag}>"
+        return f"<{tag}{attribute}{kind}>{(escaped if place in text else figure)(value)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(header))
     labels = [f' data-label="{escape(name)}"' if cards else "" for name in header]
@@ -130,7 +141,8 @@ def table(
     )
     named = "" if label is None else f' role="region" aria-label="{escape(label)}"'
     inner = f"<table{' class=cards' if cards else ''}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide" tabindex="0"{named}>{inner}</div>'
+    kind = "wide wraps" if wraps else "wide"
+    return f'<div class="{kind}" tabindex="0"{named}>{inner}</div>'
 
 
 def table_of(rows: Iterable[Mapping[str, str]]) -> str:

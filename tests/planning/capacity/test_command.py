@@ -31,7 +31,10 @@ def test_the_answer_comes_first(capsys):
     assert run([*ARTICLE, *START, "--overhead", "40%", "--bytes-per-document-after", "2822"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["Full in 30 days, on 2016-03-31.", "After re-encoding: full in 217 days, on 2016-10-04."]
+    assert lines[:2] == [
+        "Full in 30 days, on 2016-03-31.",
+        "After re-encoding: full in 217 days, on 2016-10-04: 187 days more (86 %).",
+    ]
     assert lines[3].split() == ["now", "after", "re-encoding"]
     assert ["bytes", "a", "document", "20,000", "2,822"] in [line.split() for line in lines]
 
@@ -54,6 +57,7 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
         "hosts": 1,
         "start": "2016-03-01",
         "for_days": 365.0,
+        "price_per_tb": None,
         "body_bytes": None,
         "bytes_per_document_after": exactly(2_822),
         "server": "mysql",
@@ -88,6 +92,19 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
 def test_sizes_are_parsed_in_common_spellings(capsys, text, size_bytes):
     """KB to PB are powers of 1,000, KiB to PiB powers of 1,024, in upper or lower case."""
     assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == exactly(size_bytes)
+
+
+def test_a_price_gives_the_cost_of_a_month_and_what_is_saved(capsys):
+    """20 GB a day at 90 per TB are 54.75 in an average month; with 2,822 bytes a document, 47.02 less."""
+    given = [*ARTICLE, *START, "--bytes-per-document-after", "2822", "--price-per-tb", "90"]
+    result = answer(capsys, *given[len(ARTICLE) :])
+    assert run(given) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    now, after = result["price_per_month"]["mid"], result["after"]["price_per_month"]["mid"]
+    assert now == pytest.approx(result["bytes_per_day"]["mid"] * 365 / 12 / 1e12 * 90)
+    assert lines[1].endswith(f" days more, {now - after:,.2f} a month less (86 %).")
+    assert ["a", "month", "at", "90", "per", "TB", f"{now:.2f}", f"{after:.2f}"] in [line.split() for line in lines]
 
 
 @pytest.mark.parametrize("place", [0, len(ARTICLE)])

@@ -26,6 +26,7 @@ from schemaless.planning.sampling.block_trial import MODEL_ERROR
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import tables
+from schemaless.ui.pages.capacity_words import saving_text
 from schemaless.ui.terminal.output import estimate_text
 from tests.planning.capacity.reports import (
     GIB,
@@ -143,6 +144,54 @@ def test_costs_with_and_without_scenarios_are_the_same(both):
     assert both.planning.costs[0] == both.comparisons[0].cost == without.planning.costs[0]
     assert without.planning.costs[1] == without.comparisons[1].cost
     assert [each.change.name for each in without.comparisons] == ["now", without.codec]
+
+
+def test_every_figure_follows_from_others_of_the_json(both):
+    """Savings, totals, months, dates and money, recalculated by their definitions from the JSON alone."""
+    policy = WhatIf(name="short", retention={"trips/BASE": "30 days", "users/BASE": "the last 2 versions"})
+    for found in (both, of_two(planning=PLANNING), of_two(planning=PLANNING, what_ifs=(policy,), shared=False)):
+        data = report_json(found)
+        now = data["comparison"][0]
+        for each in data["comparison"]:
+            growth, budget, full, price = each["growth"], each["budget"], each["first_full"], each["price_per_tb"]
+            for end, size in growth["bytes"].items():
+                assert growth["price"][end] == pytest.approx(max(0, size) / TB * price, abs=0.01)
+            assert sum(month["bytes"] for month in budget["months"]) == growth["bytes"]["mid"]
+            assert sum(month["days"] for month in budget["months"]) == growth["days"]
+            months = sum(round(100 * month["price"]) for month in budget["months"])
+            assert months + round(100 * budget["start_price"]) == round(100 * budget["total_price"])
+            added = each["stored_bytes"]["mid"] - now["stored_bytes"]["mid"]
+            assert each["added_bytes"] == pytest.approx(added, abs=1)
+            assert budget["start_price"] == pytest.approx(max(0, added) / TB * price, abs=0.01)
+            if full["on"]["low_80"] is not None:
+                on, order = (datetime.date.fromisoformat(full[key]["low_80"]) for key in ("on", "order_by"))
+                assert (on - order).days == (each["changes"]["lead_days"] or data["planning"]["lead_days"])
+        for name in ("cells", "body_bytes"):
+            *parts, total = (each[name]["mid"] for each in data["datastores"])
+            assert total == pytest.approx(sum(parts), abs=1)
+        for name in ("file_bytes", "copies_bytes", "bytes_per_day"):
+            *parts, total = (each[name] for each in data["datastores"])
+            assert total == pytest.approx(sum(parts), abs=1)
+
+
+def test_what_is_saved_follows_from_the_figures_of_now_and_of_the_codec():
+    """The first line of the report: days, bytes and money, from the JSON alone."""
+    found = report(measurement(days=120), planning=PLANNING, codec="packed+none")
+    data = report_json(found)
+    saving, (now, then) = data["answer"]["saving"], data["comparison"]
+    days = [data["answer"][which]["days_until_full"] for which in ("now", "after_re_encoding")]
+    sizes = [each["growth"]["bytes"] for each in (now, then)]
+    months = now["growth"]["days"] / (365 / 12)
+
+    assert saving["days"] == {end: late - days[0][end] for end, late in days[1].items()}
+    assert saving["freed_bytes"]["mid"] == now["stored_bytes"]["mid"] - then["stored_bytes"]["mid"]
+    assert saving["share"]["mid"] == pytest.approx(1 - sizes[1]["mid"] / sizes[0]["mid"], abs=1e-4)
+    saved = sizes[0]["mid"] - sizes[1]["mid"]
+    assert saving["bytes_per_month"]["mid"] == pytest.approx(saved / months, rel=1e-6)
+    assert saving["price_per_month"]["mid"] == pytest.approx(saved / months / TB * 90, abs=0.005)
+    text = saving_text(found)
+    assert text.startswith(f"Re-encoding to packed+none gains {saving['days']['mid']} days (")
+    assert f" and saves {saving['price_per_month']['mid']:.2f} a month (" in text
 
 
 def test_copies_that_differ_between_disks_are_counted_disk_by_disk():

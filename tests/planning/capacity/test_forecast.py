@@ -160,7 +160,7 @@ def test_forecast_of_days_without_growth_says_so():
     """They were measured, but give no date."""
     found = forecast(series([0.0] * 30))
 
-    assert found == NoForecast("nothing was written on the 30 measured days", 30)
+    assert found == NoForecast("the size is constant: nothing was written on the 30 measured days", 30)
 
 
 def test_forecast_of_a_history_with_large_gaps_says_so():

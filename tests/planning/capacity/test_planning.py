@@ -19,7 +19,7 @@ from schemaless.planning.capacity.planning import TB, verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_tables import tables
+from schemaless.ui.pages.capacity_tables import LEVELS, tables
 from schemaless.ui.pages.capacity_words import planning_lines, verdict_text
 from tests.planning.capacity.reports import (
     GIB,
@@ -74,12 +74,12 @@ def test_a_level_is_reached_when_its_free_space_is_used_up(asked):
 def test_a_level_that_is_already_reached_has_no_date(asked):
     """The report says that the level is already reached."""
     small = measurement(days=40, clusters=[space("cluster-1", disk=2 * GIB)])
-    found = report(small, planning=PlanningOptions(thresholds=(0.5,)))
+    found = report(small, planning=PlanningOptions(thresholds=(0.4, 0.5)))
 
     (levels, *_) = tables(found)
     assert found.planning.now[0].days == (0.0,) * 5
-    assert levels.rows[0][:5] == ["cluster-1", "as now", "50 % full", "already", ""]
-    assert planning_lines(found)[0].startswith("50 % full already")
+    assert levels.rows[0] == ["cluster-1", "as now", "40 % full", "already", "", "", ""]
+    assert planning_lines(found)[0].startswith("Already 50 % full.")
 
 
 def test_an_order_is_due_before_the_early_end(asked):
@@ -94,6 +94,8 @@ def test_an_order_is_due_before_the_early_end(asked):
         line.startswith("Order now: with a lead time of 200 days") and "days ago" in line
         for line in planning_lines(late)
     )
+    (levels,) = (table for table in tables(late) if table.title == LEVELS)
+    assert levels.rows[2][-1].startswith("overdue since 2026-")
 
 
 def test_costs_are_of_all_copies_at_the_price_given(asked):

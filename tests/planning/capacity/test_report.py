@@ -23,7 +23,7 @@ from schemaless.planning.capacity.series import daily
 from schemaless.ui.pages.capacity_json import report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import history_table, tables
-from schemaless.ui.pages.capacity_words import TOO_WIDE, answer
+from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, saving_text
 from tests.planning.capacity.reports import (
     GIB,
     MIB,
@@ -115,12 +115,12 @@ def test_report_and_codec_advise_agree(seen):
 
 
 def test_a_codec_that_saves_too_little_is_not_recommended():
-    """A saving of four percent gives a note with the reason; the scenarios are still there."""
+    """A saving of four percent gives a reason instead of a gain; the scenarios are still there."""
     shares = dict.fromkeys(SHARES, 1.0) | {"msgpack+zstd": 0.96}
     found = report(trials=tried(shares=shares))
 
     assert (found.codec, found.after) == (None, None)
-    assert any("re-encoding is not recommended: msgpack+zstd saves 4.0%" in note for note in found.notes)
+    assert saving_text(found).startswith("Re-encoding is not recommended: msgpack+zstd saves 4.0%")
     assert days(found, "msgpack+zstd") > days(found, "msgpack+zlib")
     assert report(trials=tried(shares=shares), least_gain=0.01).codec == "msgpack+zstd"
 
@@ -158,7 +158,7 @@ def test_servers_of_one_machine_share_their_disk():
 
     assert [each.disk.name for each in found.disks] == ["cluster-1 and cluster-2"]
     assert found.disks[0].disk.file_bytes == 2 * round(1.1 * GIB)
-    assert any("report the same disk" in note for note in found.notes)
+    assert any("they report the same disk" in note for note in found.notes)
 
 
 def test_a_given_disk_overrides_the_measured_one():
@@ -222,7 +222,7 @@ def test_every_report_is_json(odd, seen):
         ("one cell", "no day was measured"),
         ("one day", "1 day was measured, but a forecast needs at least 14"),
         ("all down", "not measured: no connection: refused"),
-        ("dates long gone", "nothing was written on the 730 measured days"),
+        ("dates long gone", "the size is constant: nothing was written on the 730 measured days"),
         ("no disk known", "size or free space of its disk is unknown; give --disk"),
     ],
 )
@@ -237,13 +237,23 @@ def test_an_unknown_answer_has_a_reason(odd, name, why):
         assert why in each.why
 
 
+def test_a_note_on_several_clusters_is_one_note():
+    """What holds for all disks is said once, with their names; the page has the notes below the figures."""
+    found = report(measurement(clusters=[space(name, disk=None) for name in ("cluster-1", "cluster-2")]))
+
+    (note,) = (note for note in found.notes if "do not report the size" in note)
+    assert note.startswith("cluster-1, cluster-2: the servers do not report")
+    text = capacity_html(found)
+    assert text.index(note[9:]) > text.index("What-if scenarios")
+
+
 def test_a_cluster_that_is_down_is_named_and_the_others_have_answers(odd):
     """Nothing is invented for it."""
     found = odd["a cluster that is down"]
 
     assert found.now.first is not None
     assert [each.disk for each in found.now.unknown] == ["cluster-2"]
-    assert any("cluster-2 is missing from all figures: no connection: refused" in note for note in found.notes)
+    assert any("cluster-2: missing from all figures: no connection: refused" in note for note in found.notes)
     assert [each.cluster for each in found.skew.clusters] == ["cluster-1"]
     assert all(each.file_bytes is None for each in found.scenarios if each.codec)
 
@@ -368,7 +378,9 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     tests = [each.forecast.back_test for each in launched.disks if isinstance(each.forecast, Forecast)]
     assert [test is not None and test.failure is not None for test in tests] == [True, True]
 
-    assert any("the forecast of cluster-1 failed its back-test: " in each for each in launched.warnings)
+    assert any(
+        each.startswith("cluster-1") and ": the forecast failed its back-test: " in each for each in launched.warnings
+    )
     first = launched.now.first
     assert first is not None
     assert first.at_rate is not None
@@ -381,10 +393,12 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     assert not any("failed" in each for each in seen.warnings)
     show(launched)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("First disk full in: ")
-    assert lines[3].startswith("WARNING: the forecast of cluster-1 failed its back-test: ")
+    assert lines[2].startswith("Re-encoding to ")
+    assert lines[5].startswith("First disk full in: ")
+    assert lines[6].startswith("WARNING: cluster-1")
+    assert ": the forecast failed its back-test: " in lines[6]
     above = capacity_html(launched).partition('<div class="answer ')[0]
-    assert "The forecast of cluster-1 failed its back-test" in above
+    assert ": the forecast failed its back-test" in above
     assert 'class="warnings"' not in capacity_html(seen)
 
 
@@ -396,7 +410,7 @@ def test_a_recent_step_is_detected_and_warned_about(launched, seen):
         (step,) = each.steps
         assert abs((step.day - begun).days) <= 1
         assert step.times == pytest.approx(2.5, rel=0.2)
-    assert any("the daily growth of cluster-1 rose abruptly on" in each for each in launched.warnings)
+    assert any(": the daily growth rose abruptly on" in each for each in launched.warnings)
     assert [each.steps for each in seen.disks] == [(), ()]
 
 

@@ -24,7 +24,7 @@ from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.series import daily
 from schemaless.store.erasures.retention import parse_policy
 from schemaless.ui.pages.capacity_tables import tables
-from tests.planning.capacity.reports import MIB, TAKEN_AT, TODAY, measurement, report, tried
+from tests.planning.capacity.reports import GIB, MIB, PLANNING, TAKEN_AT, TODAY, measurement, report, space, tried
 
 pytestmark = pytest.mark.once
 
@@ -124,7 +124,29 @@ def test_with_the_policies_in_force_the_disk_never_fills(of_policies) -> None:  
     assert retained.file_bytes.mid < of_policies.now.file_bytes.mid
     text = next(table for table in tables(of_policies) if any("retention" in row for row in table.rows))
     assert text.rows
-    assert {comparison.change.name: comparison.cost for comparison in of_policies.comparisons}["long"] is None
+
+
+@pytest.mark.guarantee("retention-forecasts")
+def test_a_scenario_with_a_policy_has_growth_cost_and_budget() -> None:
+    """Growth and price are those of the disk, copies counted; months add up; what has expired earns nothing."""
+    only = measurement(days=60, clusters=[space("cluster-1", disk=4 * GIB)])
+    what_ifs = tuple(
+        WhatIf(name=f"{days}", retention={"BASE": f"{days} days", "STATUS": f"{days} days"}) for days in (30, 400)
+    )
+    found = report(only, planning=PLANNING, what_ifs=what_ifs)
+    now, short, long = found.comparisons
+
+    for each in (short, long):
+        (disk,) = each.scenario.disks
+        assert each.cost is not None
+        assert disk.forecast is not None
+        assert each.cost.size_bytes.mid == pytest.approx(2 * disk.forecast.cumulative[each.cost.days - 1].mid)
+        assert sum(month.size_bytes for month in each.cost.months) == pytest.approx(each.cost.size_bytes.mid)
+        assert sum(each.budget()) == pytest.approx(round(each.year_price or 0.0, 2), abs=1e-9)
+        assert min(month.price or 0.0 for month in each.cost.months) >= 0
+    assert now.cost is not None
+    assert short.cost.size_bytes.mid < 0.4 * now.cost.size_bytes.mid
+    assert long.cost.price.mid == pytest.approx(now.cost.price.mid, rel=1e-3)
 
 
 def test_a_report_without_policies_is_unchanged() -> None:
