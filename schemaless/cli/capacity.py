@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from schemaless.base.events import Step, only
 from schemaless.base.numbers import Interval, added, bytes_text
+from schemaless.cli.capacity_advise import advise_command
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.cli.options import choice_options, datastore_option, store_option
@@ -69,8 +70,8 @@ def capacity() -> None:
     """Measure a datastore and forecast when its disks will be full.
 
     'measure' records sizes and growth in the catalog, 'history' lists the recorded measurements, and 'report' uses them
-    to forecast when the disks will be full, as things are and after re-encoding. 'model' needs no datastore: it
-    calculates from figures that you supply.
+    to forecast when the disks will be full, as things are and after re-encoding. 'advise' ranks what would help most.
+    'model' needs no datastore: it calculates from figures that you supply.
 
     \b
     Typical use:
@@ -80,6 +81,7 @@ def capacity() -> None:
 
 
 capacity.add_command(model_command)
+capacity.add_command(advise_command)
 
 
 def measurement_json(measurement: Measurement) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def _show_plan(plans: list[RebuildPlan]) -> None:
     total = _plan_total(plans)
     possible = counted(total["shards"] - total["refused"], "shard")
     out().print(
-        f"{possible}: files of {bytes_text(total['file_bytes'])} would become "
+        f"{possible}: files of {bytes_text(total['file_bytes'])} would become about "
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
     if any(plan.replicas for plan in plans):

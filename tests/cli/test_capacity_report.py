@@ -165,6 +165,13 @@ def test_report_uses_saved_measurements_or_takes_one(invoke, grown_anew, measure
     assert not any("no saved measurement" in note for note in after["notes"])
     assert "trials" not in saved.json
 
+    advised = invoke("capacity", "advise", "--price-per-tb", "90", "--json", url=measure_url).json["suggestions"]
+    (best,) = (each for each in advised if each["name"] == f"re-encode to {after['answer']['saving']['codec']}")
+    assert best["share"] == after["answer"]["saving"]["share"]
+    assert "schemaless rebuild --execute" in best["commands"]
+    shown = invoke("capacity", "advise", url=measure_url).out
+    assert "schemaless migrate run --execute --to" in shown
+
     refused = invoke("capacity", "report", "--engine", "rocksdb", url=grown_anew)
     assert refused.code == 2
     assert "has no trials in MyRocks" in refused.err

@@ -15,7 +15,7 @@ from schemaless.planning.capacity.forecast import Forecast, NoForecast
 from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.series import RECENT_DAYS
-from schemaless.planning.capacity.steps import Burst, Step
+from schemaless.planning.capacity.steps import Burst, Step, recurring
 
 _STALE_DAYS: Final = 3
 _RECENT_STEP_DAYS: Final = 56
@@ -133,6 +133,9 @@ def _disk_notes(disk_forecast: DiskForecast) -> list[tuple[str, str]]:
     elif isinstance(forecast, Forecast) and forecast.back_test is None:
         notes.append("the history is too short for a back-test of the forecast")
     notes += [_burst_text(burst) for burst in disk_forecast.bursts if not _is_recent(disk_forecast, burst.last_day)]
+    imports = recurring(disk_forecast.history)
+    if imports:
+        notes.append(f"imports recur, {imports} in {len(disk_forecast.history)} days, and the forecast includes them")
     notes += [_step_text(step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step.day)]
     return [(disk.name, note) for note in notes]
 

@@ -80,6 +80,17 @@ def bursts(history: Sequence[tuple[datetime.date, float]]) -> tuple[Burst, ...]:
     Args:
         history: Whole days in order, with the growth of each.
     """
+    found = _imports(history)
+    return found if len(found) <= _MOST_BURSTS else ()
+
+
+def recurring(history: Sequence[tuple[datetime.date, float]]) -> int:
+    """Return the number of finished imports if they are too many to leave out, else 0."""
+    found = _imports(history)
+    return len(found) if len(found) > _MOST_BURSTS else 0
+
+
+def _imports(history: Sequence[tuple[datetime.date, float]]) -> tuple[Burst, ...]:
     import numpy
 
     values = numpy.array([value for _, value in history], dtype=float)
@@ -98,7 +109,7 @@ def bursts(history: Sequence[tuple[datetime.date, float]]) -> tuple[Burst, ...]:
         times = _burst_times(values, int(run[0]), int(run[-1]) + 1)
         if times is not None:
             found.append(Burst(history[run[0]][0], history[run[-1]][0], times))
-    return tuple(found) if len(found) <= _MOST_BURSTS else ()
+    return tuple(found)
 
 
 def _burst_times(values: Any, start: int, stop: int) -> float | None:

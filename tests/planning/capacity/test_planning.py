@@ -9,20 +9,24 @@ from dataclasses import replace
 
 import pytest
 
+from schemaless.base.numbers import Interval
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.basis import DiskForecast
+from schemaless.planning.capacity.advice import suggestions
+from schemaless.planning.capacity.basis import Collected, DiskForecast
 from schemaless.planning.capacity.disks import Disk
 from schemaless.planning.capacity.forecast import Forecast, NoForecast
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.options import FULL, PlanningOptions
+from schemaless.planning.capacity.options import FULL, Asked, PlanningOptions
 from schemaless.planning.capacity.planning import TB, verdict
 from schemaless.planning.capacity.report import CapacityReport
+from schemaless.store.erasures.retention import parse_policy
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import LEVELS, tables
 from schemaless.ui.pages.capacity_words import planning_lines, verdict_text
 from tests.planning.capacity.reports import (
     GIB,
+    MIB,
     TAKEN_AT,
     TODAY,
     common,
@@ -31,6 +35,7 @@ from tests.planning.capacity.reports import (
     of_many_shards,
     report,
     space,
+    tried,
 )
 
 pytestmark = pytest.mark.once
@@ -265,3 +270,32 @@ def test_a_measurement_is_restored_with_the_files_of_its_shards():
 
     assert sum(len(each.shard_files) for each in again.clusters) == 4096
     assert [each.shard_files for each in again.clusters] == [each.shard_files for each in kept.clusters]
+
+
+def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
+    """Every kind of advice, the best first; each saving is that of its scenario, and what saves nothing is absent."""
+    trials = replace(tried(), superseded={("BASE", 1): 0.6, ("STATUS", 1): 0.05})
+    clusters = [space("cluster-1", other_files={"index_1": 9 * MIB, "follower": MIB})]
+    newest = replace(measurement(days=120, clusters=clusters), trials=trials)
+    policies = {"STATUS": parse_policy("STATUS", "20 days")}
+    asked = Asked(planning=PlanningOptions(price_per_tb=90))
+    found, advised = suggestions(Collected((newest,), policies=policies), TAKEN_AT, asked, {"index_1": "by_client"})
+    by_name = {each.name: each.saving for each in advised}
+
+    assert [each.urgency for each in advised] == sorted((each.urgency for each in advised), reverse=True)
+    assert set(by_name) == {
+        "re-encode to msgpack+zlib",
+        "move to MyRocks",
+        "move to MyRocks, packed+none",
+        "keep only the last version of BASE",
+        "run retention",
+        "rebuild",
+        "drop index by_client",
+    }
+    assert by_name["re-encode to msgpack+zlib"] == found.saving
+    assert by_name["drop index by_client"].freed_bytes == Interval.of(18 * MIB)
+    rebuilt = next(each for each in found.scenarios if each.name == "rebuilt")
+    days = [math.floor(each.first.days.mid) for each in (rebuilt, found.now) if each.first and each.first.days]
+    assert by_name["rebuild"].days.mid == days[0] - days[1]
+    assert by_name["keep only the last version of BASE"].share.mid == pytest.approx(0.6 * 0.9, rel=0.15)
+    assert all(each.commands and each.effort for each in advised)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from schemaless.base.numbers import Interval
 from schemaless.cli.capacity import show
 from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.planning.capacity.basis import Collected
@@ -23,7 +24,7 @@ from schemaless.planning.capacity.series import daily
 from schemaless.ui.pages.capacity_json import report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import history_table, tables
-from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, saving_text
+from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, at_rate_text, figure_text, saving_text
 from tests.planning.capacity.reports import (
     GIB,
     MIB,
@@ -245,6 +246,31 @@ def test_a_note_on_several_clusters_is_one_note():
     assert note.startswith("cluster-1, cluster-2: the servers do not report")
     text = capacity_html(found)
     assert text.index(note[9:]) > text.index("What-if scenarios")
+
+
+def test_imports_that_recur_are_named():
+    """More than two imports stay in the forecast, which one note says for both clusters."""
+    found = measurement(days=100)
+    begins = [TODAY - datetime.timedelta(ago) for ago in (80, 50, 20)]
+    growth = tuple(
+        replace(
+            day, body_bytes=day.body_bytes.times(20 if any(0 <= (day.day - each).days < 4 for each in begins) else 1)
+        )
+        for day in found.growth
+    )
+
+    (note,) = (note for note in report(replace(found, growth=growth)).notes if "imports recur" in note)
+    assert note.startswith("cluster-1, cluster-2: imports recur, 3 in ")
+
+
+def test_a_constant_rate_that_is_too_uncertain_is_no_number():
+    """A factor of 100 between the ends is not shown; one without end is open."""
+    assert at_rate_text(Interval(2, 30, 500)) == TOO_WIDE
+    assert at_rate_text(Interval(2, 30, 150)) == "30 (2 to 150)"
+    assert at_rate_text(Interval(2, 30, math.inf)) == "30 (2 or more)"
+    assert at_rate_text(Interval(math.inf, math.inf, math.inf)) == "never"
+    assert figure_text(Interval(1, 50, 101)) == TOO_WIDE
+    assert figure_text(Interval(-1, 50, 101)) == "50 B (-1 to 101)"
 
 
 def test_a_cluster_that_is_down_is_named_and_the_others_have_answers(odd):

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from schemaless.planning.capacity.steps import Step, bursts, rate, steps, usual_days
+from schemaless.planning.capacity.steps import Step, bursts, rate, recurring, steps, usual_days
 from tests.planning.capacity.reports import WEEK
 
 pytestmark = pytest.mark.once
@@ -97,6 +97,8 @@ def test_bursts_finds_a_finished_import(days, at, length, times):
 def test_bursts_has_no_false_positives(kind):
     """Only a finished import that does not recur is a burst; everything else is part of the forecast."""
     assert [bursts(history(100, seed, **kind)) for seed in range(8)] == [()] * 8
+    several = 3 if len(kind.get("step", ())) == 6 else 0
+    assert {recurring(history(100, seed, **kind)) for seed in range(8)} == {several}
 
 
 def test_rate_averages_whole_weeks():

@@ -1,0 +1,156 @@
+"""What would help a datastore most, ranked, from a measurement and its trials. Pure functions.
+
+Each suggestion is one of the report's scenarios, and its saving is the difference to the present. Savings of several
+suggestions overlap, so they do not add up.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from schemaless.base.numbers import Interval
+from schemaless.planning.capacity.basis import Basis, Collected
+from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf
+from schemaless.planning.capacity.planning import Comparison, GrowthOfAll, Saving, compare
+from schemaless.planning.capacity.report import CapacityReport
+from schemaless.planning.capacity.reporting import assemble_report
+from schemaless.planning.capacity.whatif import RETENTION
+from schemaless.planning.sampling.column_trials import HISTORY
+from schemaless.schema.engines import ENGINES
+from schemaless.store.erasures.retention import parse_policy
+
+_LEAST_SUPERSEDED: Final = 0.1
+"""Smallest share of a column's bytes in superseded versions for which erasing these is suggested."""
+
+_REBUILD: Final = "schemaless rebuild --execute"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change that helps.
+
+    Attributes:
+        name: Short description.
+        saving: What it saves.
+        effort: What it takes, in a few words.
+        commands: Commands that do it.
+    """
+
+    name: str
+    saving: Saving
+    effort: str
+    commands: tuple[str, ...]
+
+    @property
+    def urgency(self) -> tuple[float, float, float]:
+        """Sort key: days gained, then growth saved, then bytes freed."""
+        days, growth, freed = self.saving.days, self.saving.bytes_per_month, self.saving.freed_bytes
+        gained = 0.0 if days is None else days.mid if math.isfinite(days.mid) else self.saving.least_days
+        return gained, 0.0 if growth is None else growth.mid, 0.0 if freed is None else freed.mid
+
+
+def suggestions(
+    collected: Collected,
+    made_at: datetime.datetime,
+    options: Asked,
+    index_names: Mapping[str, str],
+) -> tuple[CapacityReport, list[Suggestion]]:
+    """Return a report, and what would help most, the best first; what saves nothing is left out.
+
+    Args:
+        collected: The measurements of one datastore.
+        made_at: Current time, UTC.
+        options: Options of the report, without scenarios.
+        index_names: Names of the indexes by the name of their tables.
+    """
+    report = assemble_report(collected, made_at, _with_scenarios(collected, options))
+    growth = GrowthOfAll.of(report, report.total, report.now)
+    now = compare(report, growth, report.now, NOTHING, report.now)
+    compared = {each.change.name: each for each in report.comparisons}
+    for scenario in report.scenarios:
+        change = WhatIf(name=scenario.name)
+        compared.setdefault(scenario.name, compare(report, growth, report.now, change, scenario))
+    found = [
+        Suggestion(name, Saving.of(now, each), effort, commands)
+        for each, (name, effort, commands) in _candidates(report, compared)
+    ]
+    found += _unused(report, index_names)
+    helpful = [each for each in found if any(part > 0 for part in each.urgency)]
+    return report, sorted(helpful, key=lambda each: each.urgency, reverse=True)
+
+
+def _with_scenarios(collected: Collected, options: Asked) -> Asked:
+    """Add the scenarios that a report has only on request."""
+    newest = collected.measurements[-1]
+    engines = sorted(newest.trials.engines.keys() - set(collected.engines.values()))
+    versions = tuple(
+        WhatIf(name=f"the last version of {column}", retention={column: "1 version"})
+        for (column, kept), share in newest.trials.superseded.items()
+        if kept == 1 and share >= _LEAST_SUPERSEDED and column not in collected.policies
+    )
+    return replace(options, engine=engines[0] if engines else None, what_ifs=versions)
+
+
+def _candidates(
+    report: CapacityReport, compared: Mapping[str, Comparison]
+) -> Iterable[tuple[Comparison, tuple[str, str, tuple[str, ...]]]]:
+    """Yield the comparison of each candidate with its name, effort and commands."""
+    codec, in_history = report.codec, report.history_codec(report.codec)
+    rewrite = "every body is rewritten online, then every table"
+    known: dict[str, tuple[str, str, tuple[str, ...]]] = {
+        "rebuilt": ("rebuild", "every table is rewritten online", (_REBUILD,)),
+        RETENTION: (
+            "run retention",
+            "erases what the policies do not keep, then rewrites every table",
+            ("schemaless retention run --execute", _REBUILD),
+        ),
+    }
+    if codec is not None:
+        known[codec] = (f"re-encode to {codec}", rewrite, (*_reencode(report, codec, ""), _REBUILD))
+    if in_history is not None:
+        name = f"{in_history}{HISTORY}"
+        commands = (*_reencode(report, in_history, " --history"), _REBUILD)
+        known[name] = (f"store versions as differences ({in_history})", rewrite, commands)
+    for name, comparison in compared.items():
+        change = comparison.change
+        if change.engine is not None:
+            known[name] = (
+                f"move to {name}",
+                f"new servers with {ENGINES[change.engine].title}, and every shard is copied to them",
+                (f"schemaless codec advise --engine {change.engine}", "schemaless shards move SHARDS --to CLUSTER"),
+            )
+        for column, policy in change.retention.items():
+            kept = parse_policy(column, policy).keep_versions
+            known[name] = (
+                f"keep only {name}",
+                "erases older versions for good, then rewrites every table",
+                (f"schemaless retention set {column} --versions {kept}", *known[RETENTION][2]),
+            )
+    return [(compared[name], texts) for name, texts in known.items() if name in compared]
+
+
+def _reencode(basis: Basis, codec: str, option: str) -> list[str]:
+    """Return the commands that re-encode old cells and write new ones in a codec."""
+    names = [name for name in basis.measurement.column_names if name not in basis.too_few]
+    sets = [f"schemaless codec set --column {name} {codec}{option}" for name in names]
+    return [*sets, f"schemaless migrate run --execute --to {codec}{option}"]
+
+
+def _unused(report: CapacityReport, index_names: Mapping[str, str]) -> list[Suggestion]:
+    """Return one suggestion per index and one for what moves have left over; queries of indexes are not counted."""
+    found = []
+    sizes: dict[str, int] = {}
+    for space in report.measurement.clusters:
+        for table, size in space.other_files.items():
+            sizes[table] = sizes.get(table, 0) + size * space.copies
+    for table, size in sizes.items():
+        saving = Saving(None, 0, Interval.of(float(size)), None, None, None)
+        if table in index_names:
+            name = index_names[table]
+            effort = "only if no application queries it"
+            found.append(Suggestion(f"drop index {name}", saving, effort, (f"schemaless index drop {name} --execute",)))
+    return found
