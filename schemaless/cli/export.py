@@ -11,7 +11,7 @@ import click
 from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.options import execute_option, note_gave_up, store_option
-from schemaless.cli.quantities import FiniteRange
+from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
     DEFAULT_NAME,
@@ -52,9 +52,15 @@ _SHOWN: Final = 16
 _target_option: Final = click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
 
 
+def _file_bytes(text: str) -> float:
+    size = size_of(text)
+    if size < 1:
+        raise click.BadParameter(f"{text!r} is too small; a file has at least 1 byte")
+    return size
+
+
 def _file_option(help_text: str) -> Callable[[Any], Any]:
-    size = FiniteRange(min=0, min_open=True)
-    return click.option("--file-mib", type=size, default=256, metavar="N", help=help_text)
+    return click.option("--file-size", "file_bytes", type=_file_bytes, default="256MB", metavar="SIZE", help=help_text)
 
 
 @click.group()
@@ -99,13 +105,14 @@ def export() -> None:
     "--once/--follow", default=True, help="Exit once all cells stored so far are exported, or keep exporting new ones."
 )
 @workers_option
-@_file_option("Maximum size of a file: about N MiB of JSON text.")
+@_file_option("Maximum size of a file, as JSON text, approximately.")
 @click.option(
-    "--min-mib",
-    type=FiniteRange(min=0),
-    default=32,
-    metavar="N",
-    help="With --follow: collect N MiB of JSON text before writing a file.",
+    "--min-size",
+    "min_bytes",
+    type=size_of,
+    default="32MB",
+    metavar="SIZE",
+    help="With --follow: collect as much JSON text before writing a file.",
 )
 @click.option(
     "--max-age",
@@ -135,8 +142,8 @@ def parquet(
     latest: bool,
     once: bool,
     workers: int,
-    file_mib: float,
-    min_mib: float,
+    file_bytes: float,
+    min_bytes: float,
     max_age_s: float,
     min_free: int | str,
     skip_corrupt: bool,
@@ -168,7 +175,7 @@ def parquet(
     erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
     limit = None if isinstance(min_free, str) else min_free
-    pace = Pace(max(1, int(file_mib * 2**20)), int(min_mib * 2**20), max_age_s, once, skip_corrupt, limit)
+    pace = Pace(round(file_bytes), round(min_bytes), max_age_s, once, skip_corrupt, limit)
     if proposes:
         _propose(infer(store, columns or None))
         return 0
@@ -253,9 +260,9 @@ def files(uri: str, latest: bool) -> None:
 
 @export.command()
 @_target_option
-@_file_option("Merge files into larger ones of up to about N MiB of JSON text.")
+@_file_option("Merge files into larger ones of up to about this size, as JSON text.")
 @json_option
-def compact(uri: str, file_mib: float) -> int:
+def compact(uri: str, file_bytes: float) -> int:
     """Merge the small files of an export.
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
@@ -271,7 +278,7 @@ def compact(uri: str, file_mib: float) -> int:
     """
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
-        done = compact_files(target, int(file_mib * 2**20), range(definition.shard_count), listener)
+        done = compact_files(target, round(file_bytes), range(definition.shard_count), listener)
     print_result(asdict(done))
     out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now")
     if done.busy:

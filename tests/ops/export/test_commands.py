@@ -189,7 +189,7 @@ def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_ur
 def test_the_recipe_for_iceberg_registers_the_files(put, invoke, follow_url, tmp_path):  # noqa: F811
     """The page's program runs after each of two exports, the second of which adds a field."""
     put(40, body={"fare": {"total": 1.5}})
-    arguments = ("export", "parquet", "--to", tmp_path / "mezzanine", "--column", "BASE", "--min-mib", 0)
+    arguments = ("export", "parquet", "--to", tmp_path / "mezzanine", "--column", "BASE", "--min-size", 0)
     assert invoke(*arguments, url=follow_url).code == 0
     (program,) = re.findall(
         r"^```python\n([^`]*pyiceberg[^`]*)```$", (ROOT / "docs/export.md").read_text(), re.MULTILINE
