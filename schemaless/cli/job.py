@@ -67,7 +67,7 @@ def job() -> None:
 @store_option
 @json_option
 def list_(store: Datastore) -> None:
-    """List all jobs of the datastore, newest last, with what unfinished ones wait for.
+    """List all jobs, newest last, and what they wait for.
 
     \b
     Examples:

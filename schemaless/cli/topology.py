@@ -134,8 +134,9 @@ def add_cluster(
     'schemaless shards move' then moves shards there. Before it writes anything, the command checks that the server
     accepts writes, runs the same database as the others (MySQL or MariaDB), is not already one of the datastore's
     servers, and has no database with a name that the datastore uses. It also checks that the replicas replicate from
-    that server. Then it creates the database NAME_heartbeat there, with a copy of every dictionary. After an
-    interruption, run the same command again. For a cluster that already exists, the command only repeats the checks.
+    that server. Then it creates the database NAME_heartbeat there, with a copy of every dictionary, and lists the
+    accounts that the datastore's first server knows and that lack privileges there. After an interruption, run the same
+    command again. For a cluster that already exists, the command only repeats the checks.
 
     With --engine rocksdb, the cluster keeps cells in MyRocks; moving a shard there or back converts it.
 
@@ -158,9 +159,11 @@ def add_cluster(
     say_change(change, text)
     for node, arrived_s in change.arrived_s.items():
         out().print(f"a transaction took {arrived_s * 1000:,.0f} ms to reach {node}")
+    for warning in change.warnings:
+        note(warning)
     if change.changed:
         note(f"'schemaless shards plan SHARDS --to {cluster.name}' predicts what moving shards there would take")
-        note("'schemaless grants' prints the privileges that accounts need there; grant those of the role move first")
+        note("'schemaless grants --role move' prints what a move needs there")
         say_reconnect()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pymysql
 import pytest
 
 import schemaless
@@ -33,8 +34,12 @@ def test_grants_for_a_datastore_to_be_created(invoke):
         "GRANT SELECT ON `performance_schema`.`replication_applier_status` TO 'admin'@'%';\n"
         "GRANT SELECT ON `performance_schema`.`replication_applier_status_by_worker` TO 'admin'@'%';\n"
         "GRANT SELECT ON `performance_schema`.`replication_group_members` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`events_transactions_current` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`metadata_locks` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`threads` TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0000`.* TO 'admin'@'%';\n"
         "GRANT CREATE, UPDATE ON `trips_0000`.`alembic_version` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `mysql`.`db` TO 'admin'@'%';\n"
         "GRANT PROCESS ON *.* TO 'admin'@'%';\n"
         "\n"
         "-- db-2:3307: cluster-2 with shards 1 to 2\n"
@@ -43,10 +48,14 @@ def test_grants_for_a_datastore_to_be_created(invoke):
         "GRANT SELECT ON `performance_schema`.`replication_applier_status` TO 'admin'@'%';\n"
         "GRANT SELECT ON `performance_schema`.`replication_applier_status_by_worker` TO 'admin'@'%';\n"
         "GRANT SELECT ON `performance_schema`.`replication_group_members` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`events_transactions_current` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`metadata_locks` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `performance_schema`.`threads` TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0001`.* TO 'admin'@'%';\n"
         "GRANT CREATE, UPDATE ON `trips_0001`.`alembic_version` TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0002`.* TO 'admin'@'%';\n"
         "GRANT CREATE, UPDATE ON `trips_0002`.`alembic_version` TO 'admin'@'%';\n"
+        "GRANT SELECT ON `mysql`.`db` TO 'admin'@'%';\n"
         "GRANT PROCESS ON *.* TO 'admin'@'%';\n"
     )
 
@@ -120,6 +129,45 @@ def test_printed_grants_can_be_run(invoke, accounts, fresh_url, fresh_store, row
         for root in roots.values():
             run(root, f"DROP USER IF EXISTS {account}")
             root.close()
+
+
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_grants_are_applied_where_the_account_exists(invoke, accounts, fresh_url, tmp_path):
+    """Servers without the account are left out, unless it is created there; files have the same SQL."""
+    account = Account(f"{accounts.account('app').name}_applied")
+    roots = [connect(url, accounts.password) for url in accounts.servers]
+
+    def grant(*options: object):
+        return invoke("grants", "--role", "app", "--account", account, *options, url=accounts.root(fresh_url))
+
+    def granted(root: pymysql.Connection) -> str:
+        with root.cursor() as cursor:
+            cursor.execute(f"SHOW GRANTS FOR {account}")
+            return str(cursor.fetchall())
+
+    try:
+        nowhere = grant("--apply")
+        run(roots[1], f"CREATE USER {account}")
+        second = grant("--apply")
+        assert "INSERT" in granted(roots[1])
+        with pytest.raises(pymysql.err.OperationalError, match="no such grant"):
+            granted(roots[0])
+        files = grant("--to", tmp_path / "second")
+        both = grant("--apply", "--create-user", "--to", tmp_path / "both")
+        assert all("INSERT" in granted(root) for root in roots)
+    finally:
+        for root in roots:
+            run(root, f"DROP USER IF EXISTS {account}")
+            root.close()
+
+    assert (nowhere.code, nowhere.err.count(f"it has no account {account}; --create-user creates it")) == (1, 2)
+    assert (second.code, second.out.count(" statements run"), both.out.count(" statements run")) == (0, 1, 2)
+    (file,) = (tmp_path / "second").iterdir()
+    assert files.out == f"{file}\n"
+    assert file.read_text().startswith("-- Role app of datastore ")
+    texts = [each.read_text() for each in (tmp_path / "both").iterdir()]
+    assert [text.count("\nCREATE USER IF NOT EXISTS") for text in texts] == [1, 1]
 
 
 @pytest.mark.mysql

@@ -25,7 +25,7 @@ from schemaless.wire.node import Node
 from schemaless.wire.sql.sessions import grant
 from schemaless.wire.sql.transactions import READ_FOR_TRANSACTIONS
 
-Role = Literal["app", "tail", "follow", "migrate", "erase", "move", "measure", "admin"]
+Role = Literal["app", "tail", "follow", "migrate", "erase", "move", "measure", "backup", "admin"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
@@ -66,13 +66,14 @@ _IN_CATALOG: Final[dict[Role, dict[str, str]]] = {
 
 _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
     "admin": (*READ_FOR_THREADS, "replication_group_members", *READ_FOR_TRANSACTIONS),
+    "backup": ("keyring_component_status", "log_status", "replication_group_members"),
     "follow": READ_FOR_TRANSACTIONS,
     "measure": (*READ_FOR_THREADS, *READ_FOR_TRANSACTIONS),
     "move": READ_FOR_TRANSACTIONS,
     "tail": READ_FOR_TRANSACTIONS,
 }
 """Tables of performance_schema that roles read, for replication threads, for received transactions and group members,
-for open transactions, and, for the change feed, metadata locks."""
+for open transactions, for positions in logs (by xtrabackup), and, for the change feed, metadata locks."""
 
 _ON_MARIADB: Final = ("metadata_locks", "threads")
 """Those of them that are read on MariaDB too."""
@@ -81,9 +82,10 @@ _ON_SHARD: Final[dict[Role, str]] = {
     "admin": "SELECT, INSERT, CREATE, ALTER, INDEX",
     "move": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES",
     "erase": "SELECT, UPDATE",
+    "backup": "SELECT",
 }
-"""Privileges on a shard's whole database; those of ``move`` and ``erase`` on all servers, because moves create tables
-with random names. No role but ``move`` can drop tables of cells."""
+"""Privileges on a shard's whole database; those of ``move``, ``erase`` and ``backup`` on all servers, because moves
+create tables with random names. No role but ``move`` can drop tables of cells."""
 
 _READS: Final[dict[Role, str]] = dict.fromkeys(("app", "tail", "follow", "migrate", "measure"), "SELECT")
 _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
@@ -98,15 +100,15 @@ _IN_SHARD: Final[dict[str, dict[Role, str]]] = {
 """Privileges on each table of a shard, on the server that has the shard; with CREATE, MySQL accepts a grant on
 ``alembic_version`` before the table exists."""
 
-_ON_ACCOUNTS: Final = ("tables_priv", "db")
-"""Tables of the database ``mysql`` that ``move`` reads, to check that the target grants accounts the same access."""
+_ON_ACCOUNTS: Final[dict[Role, tuple[str, ...]]] = {"move": ("tables_priv", "db"), "admin": ("db",)}
+"""Tables of the database ``mysql`` that roles read, to check that a new server grants accounts the same access."""
 
 _ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
 """Privileges on each existing index table; to drop an index, ``admin`` also deletes its follower's rows."""
 
 _PERFORMANCE: Final = "performance_schema"
 
-_ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "erase", "move")
+_ON_EVERY_SERVER: Final[tuple[Role, ...]] = ("admin", "backup", "erase", "move")
 """Roles that need privileges even on clusters without shards."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
@@ -118,11 +120,15 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "erase": {False: "PROCESS", True: "PROCESS"},
     "measure": {False: "PROCESS", True: "PROCESS, SLAVE MONITOR"},
     "admin": {False: "PROCESS", True: "PROCESS, SLAVE MONITOR"},
+    "backup": {
+        False: "BACKUP_ADMIN, LOCK TABLES, PROCESS, RELOAD, REPLICATION CLIENT",
+        True: "BINLOG MONITOR, LOCK TABLES, PROCESS, RELOAD",
+    },
 }
 """Optional privileges on ``*.*`` by role, for MySQL (False) and MariaDB (True).
 
 They give access to InnoDB's history length and file sizes, and to MariaDB's replication threads, and allow the binary
-log's volume to be measured and reduced.
+log's volume to be measured and reduced, and servers' files to be copied.
 """
 
 _LISTENS: Final = "REPLICATION SLAVE"
@@ -184,6 +190,7 @@ def grants(
             stores jobs in the catalog and monitors servers; ``erase`` erases cells and keeps the ledger of erasures;
             ``move`` moves shards between servers, rebuilds their tables, and is the only role that can drop them;
             ``measure`` reads cells, file sizes and followers' locations, and stores measurements in the catalog;
+            ``backup`` reads everything, and copies servers' files;
             ``admin`` creates the datastore, upgrades its tables, checks replicas and changes its catalog.
         account: the account.
         topology: topology of the datastore. Except for ``admin``, all tables must exist.
@@ -212,13 +219,13 @@ def grants(
             given.on_database(_ON_CLUSTER.get(role, "SELECT"), heartbeat_database(name))
             tables = [each for each in _ON_PERFORMANCE.get(role, ()) if not mariadb or each in _ON_MARIADB]
             given.on_tables(dict.fromkeys(tables, "SELECT"), _PERFORMANCE)
-        for shard, is_home in _shards(topology, clusters, everywhere=role in ("erase", "move")):
+        for shard, is_home in _shards(topology, clusters, everywhere=role in ("backup", "erase", "move")):
             database = shard_database(name, shard)
             _add_shard(given, role, database, indexes, is_home=is_home)
             if lock_tables and role in ("tail", "follow"):
                 given.on_database("LOCK TABLES", database)
         if clusters:
-            given.on_tables(dict.fromkeys(_ON_ACCOUNTS if role == "move" else (), "SELECT"), "mysql")
+            given.on_tables(dict.fromkeys(_ON_ACCOUNTS.get(role, ()), "SELECT"), "mysql")
             given.on_tables(
                 {"heartbeat_token": "INSERT, UPDATE"} if role == "measure" else {}, heartbeat_database(name)
             )

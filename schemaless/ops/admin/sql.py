@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemaless.wire.sql.parts import table
+from schemaless.wire.sql.parts import table, text
 
 UNLOGGED: Final = "SET SESSION sql_log_bin = 0"
 """Keeps the statements that follow out of the binary log."""
@@ -15,6 +15,20 @@ def create_account(account: object) -> str:
     return f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"
 
 
+def count_accounts(name: str, host: str) -> bytes:
+    """Count the accounts with a name and a host: one or none."""
+    return b"SELECT COUNT(*) FROM mysql.user WHERE User=%b AND Host=%b" % (text(name), text(host))
+
+
 def select_unfinished_specs(catalog: str) -> bytes:
     """Select job_id, kind and spec of all unfinished jobs."""
     return b"SELECT job_id, kind, spec FROM %b WHERE state IN ('running','paused')" % table(catalog, b"job")
+
+
+SHARD_DATABASES: Final = (
+    "SELECT schema_name FROM information_schema.schemata WHERE schema_name REGEXP '^%s_([0-9]{4,}|heartbeat)$'"
+)
+"""Printed; selects the databases of a datastore on a server, except the catalog."""
+
+CLONE: Final = "CLONE LOCAL DATA DIRECTORY = '%s'"
+"""Printed; copies a MySQL server's files to a folder on its machine."""

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Final
 
 from schemaless.base.keys import heartbeat_database
-from schemaless.errors import InvalidInput, TopologyError
+from schemaless.errors import AccessDenied, InvalidInput, TopologyError
 from schemaless.ops.failover.change import (
     Change,
     NodeChange,
@@ -19,6 +19,7 @@ from schemaless.ops.failover.change import (
 )
 from schemaless.ops.failover.nodes import ARRIVAL_TIMEOUT_S
 from schemaless.ops.failover.promotion import last_claim
+from schemaless.ops.failover.sql import DATABASE_PRIVILEGES, select_accounts
 from schemaless.schema.databases import databases_like
 from schemaless.schema.engines import check_server, engine_named
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica, DictionaryReplicas
@@ -27,6 +28,7 @@ from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Cluster
 from schemaless.wire.accounts import granting
 from schemaless.wire.pool import NodePool
+from schemaless.wire.sql.sessions import grant
 from schemaless.wire.urls import ServerURL
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -85,7 +87,7 @@ def add_cluster(
         dictionary_replicas.copy_all(DictionaryReplica(pool, change.topology.name, name))
         arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
         write_clusters(home, change.topology, [cluster], change.identities([cluster, *change.topology.clusters]))
-        return NodeChange(cluster, True, arrived_s)
+        return NodeChange(cluster, True, arrived_s, warnings=tuple(_lacking_accounts(change, home, pool)))
 
 
 def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], timeout_s: float) -> NodeChange:
@@ -99,7 +101,38 @@ def _check_existing(change: Change, known: Cluster, replicas: Sequence[str], tim
         )
     _create_database(change.pool(known.primary), change.topology.name)
     arrived_s = {replica: change.prove_replica(known, known.primary, replica, timeout_s) for replica in known.replicas}
-    return NodeChange(known, False, arrived_s)
+    lacking = _lacking_accounts(change, change.home(), change.pool(known.primary))
+    return NodeChange(known, False, arrived_s, warnings=tuple(lacking))
+
+
+def _lacking_accounts(change: Change, home: NodePool, pool: NodePool) -> list[str]:
+    """Return, for each account of the datastore that a new cluster's primary does not know, the GRANT that it needs.
+
+    The database of the heartbeat shows who they are: every role has privileges on it, on each server.
+    """
+    database = heartbeat_database(change.topology.name)
+    try:
+        there, here = (_accounts(each, database) for each in (home, pool))
+    except AccessDenied as denied:
+        return [f"the accounts on {pool.node} were not checked: {denied}; 'schemaless grants --role admin' allows it"]
+    warnings = []
+    for account, privileges in sorted(there.items()):
+        missing = [name for name in privileges if name not in here.get(account, ())]
+        if missing:
+            statement = grant(", ".join(missing), f"`{database}`.*", account)
+            warnings.append(
+                f"{account} lacks privileges on {pool.node}; create it there if necessary, and run {statement}"
+            )
+    return warnings
+
+
+def _accounts(pool: NodePool, database: str) -> dict[str, list[str]]:
+    """Return the privileges on a whole database, by account."""
+    rows = pool.run(lambda connection: connection.rows(select_accounts(database)))
+    return {
+        f"'{user}'@'{host}'": [name for name, given in zip(DATABASE_PRIVILEGES, flags, strict=True) if given == "Y"]
+        for user, host, *flags in rows
+    }
 
 
 def _name_for(change: Change, name: str | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemaless.wire.sql.parts import NOW, Term, blob_hex, cell_table, quoted_table, table, upsert
+from schemaless.wire.sql.parts import NOW, Term, blob_hex, cell_table, quoted_table, table, texts, upsert
 from schemaless.wire.sql.sessions import own_claim
 
 SELECT_SERVER: Final = b"SELECT @@server_uuid, @@group_replication_single_primary_mode"
@@ -58,4 +58,17 @@ def use_up_id(database: str, name: str, added_id: int) -> bytes:
         table(database, name.encode()),
         added_id,
         blob_hex(bytes(16)),
+    )
+
+
+DATABASE_PRIVILEGES: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE")
+"""Privileges on a whole database in the order of ``select_accounts``."""
+
+
+def select_accounts(database: str) -> bytes:
+    """Select user, host and a Y or N per privilege of the accounts with privileges on a whole database."""
+    flags = b", ".join(b"%b_priv" % name.capitalize().encode() for name in DATABASE_PRIVILEGES)
+    return b"SELECT User, Host, %b FROM mysql.db WHERE Db IN (%b)" % (
+        flags,
+        texts([database, database.replace("_", r"\_")]),
     )

@@ -117,10 +117,11 @@ def _lacking_grants(source: Connection, target: Connection, database: str) -> li
     wide = _database_wide(target, database)
     for account in _database_wide(source, database):
         wanted[account, "cell"] = wanted.get((account, "cell"), frozenset()) | _READ_WRITE
+    missing = {key: privileges - granted.get(key, frozenset()) for key, privileges in wanted.items()}
     return [
         grant(", ".join(sorted({*privileges, _CREATE})), f"`{database}`.`{table}`", account)
-        for (account, table), privileges in sorted(wanted.items())
-        if account not in wide and not privileges <= granted.get((account, table), frozenset())
+        for (account, table), privileges in sorted(missing.items())
+        if privileges and account not in wide
     ]
 
 

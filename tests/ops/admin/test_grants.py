@@ -244,6 +244,17 @@ FORBIDDEN = {
         "DELETE FROM {cell}",
         "UPDATE {identity} SET shard=1",
     ],
+    "backup": [
+        *JOBS[:2],
+        "DELETE FROM {catalog}_heartbeat.heartbeat_token",
+        "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
+        "UPDATE {cell} SET body='x'",
+        "DELETE FROM {cell}",
+        "DROP TABLE {cell}",
+        "UPDATE {identity} SET shard=1",
+        "GRANT SELECT ON {shard}.* TO CURRENT_USER()",
+        "SET GLOBAL max_connections=10",
+    ],
     "admin": [
         *SERVER_WIDE[2:],
         "UPDATE {cell} SET body='x'",

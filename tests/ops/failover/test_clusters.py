@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import make_url
 
 import schemaless
 from schemaless.errors import InvalidInput, TopologyError
@@ -47,12 +48,16 @@ def url(own_accounts: Accounts, at: Callable[..., str], servers: list[LocalServe
     return schemaless.create(name, 4, [at(servers[0])])
 
 
-def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated, new_row, invoke):  # noqa: F811
+def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, servers, replicated, new_row, invoke):  # noqa: F811
     """It has replicas and every dictionary; adding it again repeats the checks, and writes nothing."""
     root = own_accounts.root(url)
     with schemaless.connect(url) as admin:
         number = dictionaries.kept(admin).id
+    reader = own_accounts.account("app")
+    sql(servers[0], f"GRANT SELECT ON `{make_url(url).database}\\_heartbeat`.* TO {reader}")
     said = invoke("topology", "add-cluster", at(replicated), "--replica", at(replicated.replicas[0]), "--json", url=url)
+    (lacking,) = said.json["warnings"]
+    sql(replicated, lacking.partition("and run ")[2])
     again = add_cluster(url, at(replicated), replicas=[at(replicated.replicas[0])])
     with schemaless.connect(root) as store:
         put = store.put_cell(new_row(), "BASE", 1, {"n": 1})
@@ -69,7 +74,10 @@ def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated,
     assert (said.code, said.json["changed"], said.json["cluster"]["name"]) == (0, True, "cluster-2")
     assert [node["role"] for node in said.json["cluster"]["nodes"]] == ["primary", "replica"]
     assert copied == ["cluster-1", "cluster-2"]
-    assert again.changed is False
+    assert lacking.startswith(
+        f"{reader} lacks privileges on {replicated.socket}; create it there if necessary, and run "
+    )
+    assert (again.changed, again.warnings) == (False, ())
     assert list(again.arrived_s) == list(again.cluster.replicas)
     assert (record.phase, found.body) == ("verified", {"n": 1})
     assert homes == ["cluster-2" if each == shard else "cluster-1" for each in range(4)]
