@@ -61,6 +61,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Servers and tables": {
         "topology": ("schemaless.cli.topology", "Show and change the servers of a datastore."),
         "shards": ("schemaless.cli.shards", "Move shards to another cluster."),
+        "backup": ("schemaless.cli.backup", "Plan backups, and check that they are complete."),
         "schema": ("schemaless.cli.schema", "Upgrade tables, or show their versions."),
         "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
     },

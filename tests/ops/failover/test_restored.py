@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
+import shutil
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pymysql
 import pytest
@@ -20,7 +24,9 @@ import schemaless
 import schemaless.aio
 from schemaless.errors import CatalogCopied, InvalidInput, TopologyError
 from schemaless.local.description import LocalServer
+from schemaless.local.servers import kill, start
 from schemaless.ops.admin.upgrades import upgrade_schema
+from schemaless.ops.erasure.ledger_file import ledger_lines
 from schemaless.ops.export.exporter import follower_name
 from schemaless.ops.failover.adopt import adopt
 from schemaless.ops.failover.nodes import set_primary
@@ -31,7 +37,7 @@ from schemaless.testing.servers import private_servers
 from schemaless.topology.catalog import is_identity, read_catalog, server_identity
 from schemaless.wire.urls import parse_url
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
-from tests.client_programs import client_programs
+from tests.client_programs import client_programs, program_command
 from tests.promotion import caught_up, sql
 from tests.test_docs_blocks import ROOT, blocks
 
@@ -87,12 +93,12 @@ class Shell:
         (folder / "bin").mkdir()
         client_programs(flavour, folder / "bin", {host: server.socket for host, server in hosts.items()})
 
-    def run(self, heading: str, containing: str) -> str:
+    def run(self, heading: str, containing: str, replaced: dict[str, str] | None = None) -> str:
         """Run the block below a heading that contains a text, as it is for this flavour; return what it prints."""
         text = PAGE.read_text(encoding="utf-8")
         first = text[: text.index(f"### {heading}\n")].count("\n")
         last = first + 1 + text.partition(f"### {heading}\n")[2].partition("\n#")[0].count("\n")
-        other = "mysql -h" if self._flavour == "mariadb" else "mariadb"
+        other = "mysql -h" if self._flavour == "mariadb" else "mariadb -h"
         (block,) = [
             block
             for block in blocks(PAGE)
@@ -106,6 +112,17 @@ class Shell:
             script = script.replace(f"mysql://admin@{host}:3306/mezzanine", at(server, self._name))
             script = script.replace(f"mysql://{host}:3306/", at(server))
         script = script.replace("mezzanine", self._name)
+        for old, new in (replaced or {}).items():
+            script = script.replace(old, new)
+        return self.sh(script)
+
+    def become(self, user: str) -> None:
+        """Have the programs log in as another account."""
+        for script in (self.folder / "bin").iterdir():
+            script.write_text(re.sub(r"--user=\w+", f"--user={user}", script.read_text()))
+
+    def sh(self, script: str) -> str:
+        """Run a script; return what it prints."""
         path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "SCHEMALESS_URL": at(self._hosts["db-1"], self._name)}
         done = subprocess.run(
@@ -193,7 +210,7 @@ REFUSED = [
 @pytest.mark.guarantee("restored-datastore")
 def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell, name, servers, drill, flavour, invoke):  # noqa: F811
     """The page's commands, literally; until 'topology restored', every call is refused and makes no connection."""
-    shell.run("Backing up", "catalog.sql")
+    shell.run("Backing up", "backup.sh\n$ sh backup.sh")
     subject, late = ROWS[:2]
     with schemaless.connect(url) as store:
         store.erase(subject, reason="gdpr-art-17")
@@ -263,7 +280,7 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
 @pytest.mark.long
 def test_a_copy_is_not_taken_for_a_promoted_server(url, shell, name, servers, drill, flavour, invoke, command):  # noqa: F811
     """A command that names the copy's server as the new primary reads the old one, which is writable, and refuses."""
-    shell.run("Backing up", "catalog.sql")
+    shell.run("Backing up", "backup.sh\n$ sh backup.sh")
     shell.run("Restoring", "catalog.sql")
     before = [contents(server, name) for server in (*servers, drill[0])]
     result = invoke("topology", command, "--cluster", "cluster-1", at(drill[0]), url=at(drill[0], name))
@@ -273,6 +290,111 @@ def test_a_copy_is_not_taken_for_a_promoted_server(url, shell, name, servers, dr
     assert [contents(server, name) for server in (*servers, drill[0])] == before
     with pytest.raises(CatalogCopied):
         schemaless.connect(at(drill[0], name))
+
+
+class Puts:
+    """An application of production, which puts cells for as long as the block lasts."""
+
+    def __init__(self, url: str) -> None:
+        self.rows: list[uuid.UUID] = []
+        self._url, self._stop = url, threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with schemaless.connect(self._url) as store:
+            while not self._stop.wait(0.002):
+                self.rows.append(uuid.uuid4())
+                store.put_cell(self.rows[-1], "BASE", 1, {"row": str(self.rows[-1])})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def start_on(server: LocalServer, copy: Path) -> LocalServer:
+    """Start a server on a copy of another one's files."""
+    kill(server)
+    shutil.rmtree(server.data)
+    shutil.copytree(copy, server.data)
+    return start(server)
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("restored-datastore")
+@pytest.mark.parametrize("kind", ["dump", "files"])
+def test_a_drill_beside_a_production_that_takes_puts(url, shell, name, servers, drill, flavour, invoke, kind):  # noqa: F811
+    """Every put acknowledged before the backup is in the copy; production keeps its bytes, and what it was given."""
+    with Puts(url) as puts, private_servers(flavour, 2) if kind == "files" else nullcontext(drill) as copies:
+        while len(puts.rows) < 50:
+            time.sleep(0.01)
+        acknowledged = puts.rows[:-1]
+        narrow = ["--no-server-wide"] if kind == "dump" else []
+        grants = ["grants", "--role", "backup", "--account", f"{name}_dumper", "--create-user", "--apply", *narrow]
+        assert invoke(*grants, url=url).code == 0
+        for server in servers:
+            sql(server, f"ALTER USER {name}_dumper ACCOUNT UNLOCK")
+        if kind == "dump":
+            shell.become(f"{name}_dumper")
+            shell.run("Backing up", "backup.sh\n$ sh backup.sh")
+            shell.become("root")
+            backup = sorted((shell.folder / "backup").iterdir())
+            catalog = next(path for path in backup if path.name == "catalog.sql")
+            cut = shell.folder / catalog.name
+            cut.write_bytes(catalog.read_bytes()[:-100])
+            broken = invoke("backup", "check", cut, *(path for path in backup if path != catalog))
+            assert (broken.code, f"{cut} is incomplete" in broken.err) == (1, True)
+            shell.run("Restoring", "catalog.sql")
+        else:
+            back_up_files(shell, name, flavour, servers)
+            copies = [start_on(each, shell.folder / f"cluster-{number}") for number, each in enumerate(copies, start=1)]
+        before = [contents(server, name) for server in servers]
+        with schemaless.connect(url) as store:
+            store.erase(ROWS[0], reason="gdpr-art-17")
+            (shell.folder / "ledger.ndjson").write_bytes(b"\n".join(ledger_lines(store)))
+        arguments = [f"--map=cluster-{number}={at(each)}" for number, each in enumerate(copies, start=1)]
+        ledger = ["--from", str(shell.folder / "ledger.ndjson")]
+        done = invoke("topology", "restored", *arguments, *ledger, url=at(copies[0], name))
+        assert (done.code, "erased again" in done.out + done.err) == (0, True)
+        checked = invoke("check", url=at(copies[0], name))
+        with schemaless.connect(at(copies[0], name)) as store:
+            assert {row for row in acknowledged if store.get_cell(row, "BASE", 1) is None} == set()
+            assert store.get_cell(ROWS[0], "BASE", 1) is None
+            store.put_cell(ROWS[1], "BASE", 7, "drill")
+    assert checked.code == 0
+    for server in servers:
+        sql(server, f"DROP USER {name}_dumper")
+    with schemaless.connect(url) as store:
+        assert {row for row in puts.rows if store.get_cell(row, "BASE", 1) is None} == set()
+        assert store.get_cell(ROWS[1], "BASE", 7) is None
+    for server, old in zip(servers, before, strict=True):
+        new = contents(server, name)
+        for table in (each for each in old if each.endswith((".cell", ".shard_identity", ".node", ".shard_range"))):
+            changed = [row for row in old[table] if row not in new[table]]
+            assert [row for row in changed if row[1] != ROWS[0].bytes] == [], "only the erased cell has changed"
+
+
+def back_up_files(shell: Shell, name: str, flavour: str, servers: list[LocalServer]) -> None:
+    """Copy the servers' files with the commands that 'backup plan' prints."""
+    tool = "mariadb-backup" if flavour == "mariadb" else "clone"
+    if flavour == "mariadb":
+        command = " ".join(program_command(flavour, tool, tool))
+        script = shell.folder / "bin" / tool
+        script.write_text(f'#!/bin/sh\nexec {command} --no-defaults --user=root "$@"\n')
+        script.chmod(0o755)
+    else:
+        for server in servers:
+            sql(server, "INSTALL PLUGIN clone SONAME 'mysql_clone.so'")
+    try:
+        shell.become(f"{name}_dumper")
+        shell.run("Backing up", "--tool mariadb-backup", {"/backup": str(shell.folder), "mariadb-backup": tool})
+        shell.sh("sh backup.sh")
+    finally:
+        for server in servers if flavour == "mysql" else ():
+            sql(server, "UNINSTALL PLUGIN clone")
 
 
 def recorded(server: LocalServer, name: str) -> list[str | None]:
