@@ -37,6 +37,8 @@ def upgrade(op: Operations) -> None:
         sa.Column("primary_epoch", sa.Integer(), server_default=zero, nullable=False),
         sa.Column("id_block", number, server_default=zero, nullable=False),
         sa.Column("engine", _ascii(16), server_default=sa.text("'innodb'"), nullable=False),
+        sa.Column("replicas", sa.Integer(), nullable=True),
+        sa.Column("semi_sync", mysql.TINYINT(), server_default=zero, nullable=False),
         sa.PrimaryKeyConstraint("name"),
         **options,
     )

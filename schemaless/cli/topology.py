@@ -74,11 +74,11 @@ def show(url: str) -> int:
       schemaless topology show --json
 
     Exit status: 0 if all servers answer and have no other shards' cells, primaries accept writes and have their claims,
-    replicas are read-only and replicate, and semi-synchronous replication neither blocks writes nor has become
-    asynchronous, else 1.
+    replicas are read-only and replicate, semi-synchronous replication neither blocks writes nor has become
+    asynchronous, and no cluster has lost all its replicas, else 1.
     """
     datastore, states = node_states(url)
-    faults = [state for state in states if state.fault]
+    faults = [(state, fault) for state in states for fault in (state.fault, state.exposed) if fault]
     clusters = [
         {
             "name": cluster.name,
@@ -104,8 +104,8 @@ def show(url: str) -> int:
         for state in states
     ]
     print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
-    for state in faults:
-        note(f"{state.cluster}, {state.node.role} {names.short(str(state.node))}: {state.fault}")
+    for state, fault in faults:
+        note(f"{state.cluster}, {state.node.role} {names.short(str(state.node))}: {fault}")
     for state in states:
         for warning in state.warnings:
             note(f"{state.cluster}: {warning}")
@@ -215,6 +215,29 @@ def remove_replica(replica: str, cluster: str, url: str) -> None:
     change = nodes.remove_replica(url, cluster, replica)
     say_change(change, f"{next(iter(change.removed))} removed from {cluster}")
     say_reconnect()
+
+
+@topology.command()
+@cluster_option
+@click.option("--replicas", type=click.IntRange(min=0), help="The number of replicas; fewer are reported.")
+@click.option(
+    "--semi-sync/--no-semi-sync", default=None, help="Whether an asynchronous primary is reported as a fault."
+)
+@url_option
+def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str) -> None:
+    """Say what a cluster should have; 'status', 'metrics' and 'topology show' report what it lacks.
+
+    Without this command, a cluster should have as many replicas as it ever had, and semi-synchronous replication if
+    'status' or 'metrics' have seen it.
+
+    \b
+    Examples:
+      schemaless topology expect --cluster cluster-1 --replicas 1 --no-semi-sync
+    """
+    if replicas is None and semi_sync is None:
+        raise click.UsageError("give --replicas, --semi-sync or --no-semi-sync")
+    nodes.expect(url, cluster, replicas=replicas, semi_sync=semi_sync)
+    note(f"what {cluster} should have is recorded")
 
 
 @topology.command("set-primary")

@@ -82,6 +82,8 @@ METRICS: Final = {
         ("replica_lag_seconds", "cluster server", "Seconds by which the replica lags behind its primary's commits."),
         ("writes_blocked", "cluster server", "1 if commits wait for a replica that is missing or silent, else 0."),
         ("replica_running", "cluster server", "1 if its replication threads run, else 0; absent if unreadable."),
+        ("missing_replicas", "cluster", "How many fewer replicas the cluster has than expected."),
+        ("exposed", "cluster server", "1 if the cluster lost all replicas or semi-synchronous replication, else 0."),
         ("write_seconds", "cluster server", "Duration of the exporter's last test write."),
         ("write_age_seconds", "cluster server", "Age of the last test write of any monitor."),
         ("write_failed", "cluster server", "1 if the last test write failed or hangs, else 0; absent without one."),
@@ -155,7 +157,10 @@ def values(status: Status) -> Values:
 
 
 def _of_cluster(cluster: ClusterView) -> Values:
+    yield "missing_replicas", cluster.missing_replicas, (cluster.name,)
     for node in cluster.nodes:
+        if node.role == "primary" and node.up:
+            yield "exposed", node.exposed is not None, (cluster.name, node.address)
         yield "server_up", node.up, (cluster.name, node.role, node.address)
         yield "breaker_open", node.breaker_open, (cluster.name, node.role, node.address)
         yield "writes_blocked", node.writes_blocked, (cluster.name, node.address)

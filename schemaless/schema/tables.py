@@ -139,6 +139,10 @@ cluster: Final = _table(
     Column("id_block", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
     # Storage engine of cells; see schema/engines.py.
     Column("engine", _ascii(16), nullable=False, server_default=text("'innodb'")),
+    # What the cluster has had, and should have: the number of replicas (NULL: never any), and semi-synchronous
+    # replication.
+    Column("replicas", Integer(), nullable=True),
+    Column("semi_sync", TINYINT(), nullable=False, server_default=text("0")),
 )
 
 node: Final = _table(

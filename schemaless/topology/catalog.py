@@ -312,6 +312,8 @@ def write_clusters(
                 connection.execute(sql.insert_clusters(name, [(cluster.name, cluster.engine)]))
             _insert_nodes(connection, name, cluster)
             connection.execute(sql.update_epoch(name, cluster.name, cluster.epoch, cluster.id_block))
+            if cluster.replicas:
+                connection.execute(sql.raise_replicas(name, cluster.name, len(cluster.replicas)))
         _record(connection, name, servers)
         _replace_token(connection, name)
 
@@ -438,3 +440,18 @@ def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:
 def mark_ready(pool: NodePool, name: str) -> None:
     """Mark the creation of a datastore as finished; raises the errors of ``NodePool.run``."""
     pool.execute(sql.mark_ready(name))
+
+
+def expect(pool: NodePool, name: str, cluster: str, changes: Mapping[str, int]) -> None:
+    """Record in the catalog how many ``replicas`` a cluster should have, or whether it is to be ``semi_sync``."""
+
+    def write(connection: Connection, now: Topology) -> None:
+        connection.execute(sql.update_expected(name, cluster, changes))
+        _replace_token(connection, name)
+
+    _change(pool, name, write)
+
+
+def note_semi_sync(pool: NodePool, name: str, cluster: str) -> None:
+    """Record in the catalog that a cluster is semi-synchronous; other programs need not know that at once."""
+    pool.run(lambda connection: connection.execute(sql.update_expected(name, cluster, {"semi_sync": 1})))

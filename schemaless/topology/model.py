@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from schemaless.base.keys import check_datastore_name
@@ -24,6 +24,9 @@ class Cluster:
         epoch: epoch of the claim that the primary must hold; 0 if there is no claim yet and none is required.
         id_block: highest block of added_ids that a claim has started in the cluster's shards; 0 without a claim.
         engine: storage engine of the cells, "innodb" or "rocksdb".
+        expected_replicas: how many replicas it should have: the most that it has had, unless the operator said another
+            number; None if neither.
+        semi_sync: whether its primary should be semi-synchronous, because one was.
     """
 
     name: str
@@ -31,6 +34,8 @@ class Cluster:
     epoch: int = 0
     id_block: int = 0
     engine: str = "innodb"
+    expected_replicas: int | None = field(default=None, compare=False)
+    semi_sync: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         primaries = [node for node in self.nodes if node.role == "primary"]

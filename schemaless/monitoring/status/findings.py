@@ -80,6 +80,9 @@ def _node(cluster: ClusterView, node: NodeView) -> Iterator[Finding]:
         yield Finding("fault", where, node.fault, command if adopts else "schemaless topology show")
     elif node.write_problem is not None:
         yield Finding("fault", where, node.write_problem, _admin(node, "--verbose processlist"))
+    if node.exposed is not None:
+        command = f"schemaless topology add-replica --cluster {cluster.name} REPLICA_URL"
+        yield Finding("fault", where, node.exposed, command if cluster.missing_replicas else "schemaless topology show")
     for each in node.transactions or ():
         text = (
             f"{each.account} has had a transaction open for {duration(each.age_s)}; moves, rebuilds, schema upgrades "

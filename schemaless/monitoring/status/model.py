@@ -45,6 +45,7 @@ class NodeView:
         writes_blocked: whether commits on a semi-synchronous primary wait for a replica that is missing or silent; None
             for a replica or a server that does not answer.
         replica_running: whether a replica's replication threads run; None if unknown, or for a primary.
+        exposed: what the cluster has lost of what would let it survive the loss of this primary, or None.
         write_s: duration of this process's last test write on a primary; None before the first.
         write_age_s: age of the last test write of any process; None if unknown, or for a replica.
         write_problem: why the test write failed, or None.
@@ -64,6 +65,7 @@ class NodeView:
     warnings: tuple[str, ...]
     writes_blocked: bool | None = None
     replica_running: bool | None = None
+    exposed: str | None = None
     write_s: float | None = None
     write_age_s: float | None = None
     write_problem: str | None = None
@@ -72,12 +74,13 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A primary and its replicas."""
+    """A primary and its replicas; ``missing_replicas`` is how many fewer they are than expected."""
 
     name: str
     epoch: int
     shards: int
     nodes: tuple[NodeView, ...]
+    missing_replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from schemaless.monitoring.status.probe import Write, WriteProbe
 from schemaless.ops.failover.states import NodeState, node_state
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
+from schemaless.topology.catalog import note_semi_sync
 from schemaless.topology.heartbeat import read_beat
 from schemaless.topology.model import Cluster
 from schemaless.topology.moves import StrayTable, stray_tables
@@ -107,6 +108,8 @@ class ServerReader:
         self._lag = ReplicaLag(self._pool)
         datastore = self._shards.topology.name
         self._probe = WriteProbe(self._shards.pools, self._pool, datastore) if probe else None
+        # Clusters as read from the catalog before this process recorded that they are semi-synchronous.
+        self._noted: dict[str, Cluster] = {}
         self._older_than_s = transactions_older_than_s
         self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
@@ -128,13 +131,17 @@ class ServerReader:
         if cluster.replicas:
             self._lag.note_primary(cluster)
         shards = len(self._shards.topology.shards_of(cluster.name))
-        return ClusterView(cluster.name, cluster.epoch, shards, tuple(self._nodes(cluster)))
+        missing = max(0, (cluster.expected_replicas or 0) - len(cluster.replicas))
+        return ClusterView(cluster.name, cluster.epoch, shards, tuple(self._nodes(cluster)), missing)
 
     def _nodes(self, cluster: Cluster) -> Iterator[NodeView]:
         write = Write()
+        if self._noted.get(cluster.name) is cluster:
+            cluster = replace(cluster, semi_sync=True)
         for node in sorted(cluster.nodes, key=lambda node: node.role):  # the primary first
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
+            self._note_semi_sync(cluster, state)
             if state.error is not None:
                 yield _view(state, None, breaker_open=pool.breaker.is_open)
                 continue
@@ -154,6 +161,15 @@ class ServerReader:
                 write_problem=write.problem,
                 transactions=transactions,
             )
+
+    def _note_semi_sync(self, cluster: Cluster, state: NodeState) -> None:
+        """Record in the catalog that a cluster with replicas is semi-synchronous, so that it is missed afterwards."""
+        found = state.semi_sync
+        if found is None or not (found.enabled and cluster.replicas) or found.group or cluster.semi_sync:
+            return
+        self._noted[cluster.name] = cluster
+        with suppress(SchemalessError):  # the account may not write there; then only this process remembers it
+            note_semi_sync(self._internals.catalog, self._shards.topology.name, cluster.name)
 
     def _transactions(self, pool: NodePool) -> tuple[tuple[TransactionView, ...] | None, str | None]:
         """Return a primary's old transactions, or why they cannot be seen."""
@@ -216,5 +232,6 @@ def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
         fault=state.fault,
         warnings=tuple(state.warnings),
         writes_blocked=(state.semi_sync is not None and state.semi_sync.blocks_writes) if up and is_primary else None,
+        exposed=state.exposed,
         replica_running=None if state.threads is None else state.threads.running,
     )

@@ -84,7 +84,9 @@ def _servers(status: Status) -> Iterator[Row]:
 
 
 def _is_faulty(node: NodeView) -> bool:
-    return node.fault is not None or node.write_problem is not None or bool(node.transactions)
+    return (
+        node.fault is not None or node.exposed is not None or node.write_problem is not None or bool(node.transactions)
+    )
 
 
 def _write(node: NodeView) -> str:

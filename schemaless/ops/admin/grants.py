@@ -60,7 +60,7 @@ _IN_CATALOG: Final[dict[Role, dict[str, str]]] = {
         "datastore": "UPDATE (`topology_token`)",
         "shard_range": "INSERT, DELETE",
     },
-    "measure": {"capacity_sample": "INSERT, DELETE"},
+    "measure": {"capacity_sample": "INSERT, DELETE", "cluster": "UPDATE (`semi_sync`)"},
 }
 """Privileges on the catalog's tables that roles other than ``admin`` write to; every role reads all tables."""
 

@@ -16,6 +16,7 @@ from schemaless.ops.failover.change import Change, NodeChange, on_datastore, ser
 from schemaless.ops.failover.group_replication import has_majority
 from schemaless.ops.failover.promotion import held_claim
 from schemaless.ops.failover.semi_sync import promotion_warnings
+from schemaless.topology import catalog
 from schemaless.topology.lost_primaries import record_lost_primary, settle
 from schemaless.wire.node import Node
 from schemaless.wire.urls import ServerURL
@@ -84,6 +85,28 @@ def remove_replica(url: ServerURL, cluster: str, replica: str) -> NodeChange:
         return NodeChange(
             change.write(change.home(), replace(now, nodes=remaining)), True, {}, removed={node: "on request"}
         )
+
+
+@on_datastore
+def expect(url: ServerURL, cluster: str, *, replicas: int | None = None, semi_sync: bool | None = None) -> None:
+    """Record what a cluster should have; None leaves unchanged what was recorded before.
+
+    Args:
+        url: the datastore's URL.
+        cluster: name of the cluster.
+        replicas: the number of replicas.
+        semi_sync: whether it should be semi-synchronous.
+
+    Raises:
+        InvalidInput: there is no such cluster.
+        TopologyError: the datastore's URL is not that of the catalog's primary.
+        ServerError: a server cannot be reached, or rejects a statement.
+    """
+    with closing(Change(url)) as change:
+        change.topology.cluster(cluster)
+        given = {"replicas": replicas, "semi_sync": None if semi_sync is None else int(semi_sync)}
+        changes = {name: value for name, value in given.items() if value is not None}
+        catalog.expect(change.home(), change.topology.name, cluster, changes)
 
 
 @on_datastore

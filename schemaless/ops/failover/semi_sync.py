@@ -24,6 +24,7 @@ STALLED_S: Final = 1.0
 """Time without any acknowledgement after which waiting commits count as stalled, in seconds."""
 
 _POLL_S: Final = 0.02
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _PREFIX: Final = "rpl_semi_sync_source_"
 
 
@@ -159,16 +160,38 @@ def require_commits(pool: NodePool, cluster: str, timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
+def redundancy(cluster: Cluster, found: SemiSync) -> tuple[str | None, str | None]:
+    """Return what a cluster lacks to survive the loss of its primary, as a fault or as a notice; None for neither.
+
+    It is a fault if the cluster has lost all its replicas, or its semi-synchronous replication. That it has fewer
+    replicas than before, or never had one, is a notice; the latter not if its server is at a local address, as
+    developers' are.
+    """
+    name, have, expected = cluster.name, len(cluster.replicas), cluster.expected_replicas or 0
+    loss = f"if {cluster.primary} fails, its cells are unavailable or lost"
+    add = f"add one with 'schemaless topology add-replica --cluster {name}'"
+    accept = f"or accept that with 'schemaless topology expect --cluster {name}"
+    if have < expected:
+        if not have:
+            return f"{name} has no replica left: {loss}; {add}, {accept} --replicas 0'", None
+        return None, f"{name} has {have} of {expected} replicas; {add}, {accept} --replicas {have}'"
+    if cluster.semi_sync and not found.enabled and not found.group:
+        return (
+            f"{name} is not semi-synchronous any more: a failover loses cells that were acknowledged but not sent yet; "
+            f"turn it on on {cluster.primary}, {accept} --no-semi-sync'"
+        ), None
+    is_local = cluster.primary.socket is not None or cluster.primary.host in _LOOPBACK
+    if not have and cluster.expected_replicas is None and not is_local:
+        return None, f"{name} has no replica: {loss}; {add}, {accept} --replicas 0'"
+    return None, None
+
+
 def promotion_warnings(pool: NodePool, before: Cluster, after: Cluster) -> tuple[str, ...]:
     """Return what a changed primary lacks to survive its own failure; nothing for a cluster that had no replica."""
     if len(before.nodes) == 1:
         return ()
     found = semi_sync(pool)
     fault = found.fault(after.name)
-    warnings = [] if fault is None else [fault]
-    if not after.replicas:
-        warnings.append(
-            f"{after.name} has no replica left: if {after.primary} fails, its cells are unavailable or lost; add one "
-            f"with 'schemaless topology add-replica --cluster {after.name}'"
-        )
+    had = max(before.expected_replicas or 0, len(before.replicas))
+    warnings = filter(None, (fault, *redundancy(replace(after, expected_replicas=had), found)))
     return (*warnings, *(f"{after.primary}: {warning}" for warning in found.warnings))

@@ -9,7 +9,7 @@ from schemaless.base.keys import shard_database
 from schemaless.errors import AccessDenied, SchemalessError
 from schemaless.ops.failover.change import Change, on_datastore
 from schemaless.ops.failover.promotion import held_claim, last_claim
-from schemaless.ops.failover.semi_sync import SemiSync, semi_sync
+from schemaless.ops.failover.semi_sync import SemiSync, redundancy, semi_sync
 from schemaless.planning.sampling.table_sizes import tables_elsewhere
 from schemaless.schema.engines import setting_faults
 from schemaless.topology.catalog import is_identity, server_identity
@@ -40,6 +40,8 @@ class NodeState:
         replaced: whether it is a primary whose address leads to another server than the catalog has recorded.
         elsewhere: tables whose storage engine is not the cluster's, if it is a primary.
         strays: tables of cells that it should not have.
+        exposed: what the cluster has lost of what would let it survive the loss of this primary, or None.
+        sparse: the same, if it is less serious.
     """
 
     cluster: str
@@ -56,6 +58,8 @@ class NodeState:
     replaced: bool = False
     elsewhere: tuple[str, ...] = ()
     strays: tuple[StrayTable, ...] = ()
+    exposed: str | None = None
+    sparse: str | None = None
 
     @property
     def fault(self) -> str | None:
@@ -94,7 +98,7 @@ class NodeState:
             "the address leads to another server than the catalog has recorded; if that is intended, name the same "
             f"address to 'schemaless topology {command}'"
         )
-        problems = filter(None, (moved if self.replaced else None, unknown, *self.unsafe, *self.elsewhere))
+        problems = filter(None, (moved if self.replaced else None, unknown, *self.unsafe, *self.elsewhere, self.sparse))
         return [*replication, *(f"{self.node}: {problem}" for problem in problems)]
 
 
@@ -156,6 +160,7 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
             if cluster.epoch:
                 raise
         waits = semi_sync(pool) if is_primary else None
+        exposed, sparse = (None, None) if waits is None else redundancy(cluster, waits)
         if waits is not None and not waits.enabled and not cluster.replicas:
             waits = None
         return NodeState(
@@ -171,6 +176,8 @@ def node_state(pool: NodePool, datastore: str, cluster: Cluster, node: Node) -> 
             None if is_primary else replica_threads(pool),
             tuple(setting_faults(pool, cluster.engine)),
             is_primary and node.server is not None and not is_identity(node.server, server_identity(pool)),
+            exposed=exposed,
+            sparse=sparse,
         )
     except SchemalessError as problem:
         return NodeState(cluster.name, node, None, None, str(problem))

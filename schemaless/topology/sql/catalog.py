@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from schemaless.wire.sql.parts import blob, delete, insert, table, term, text, update
 from schemaless.wire.sql.sessions import SERVER_IDENTITY, SERVER_IDENTITY_MARIADB
@@ -56,13 +56,25 @@ def mark_ready(catalog: str) -> bytes:
 
 
 def select_clusters(catalog: str) -> bytes:
-    """Select the name, epoch, id_block and storage engine of all clusters, ordered by name."""
-    return b"SELECT name, primary_epoch, id_block, engine FROM %b ORDER BY name" % table(catalog, b"cluster")
+    """Select all clusters, ordered by name: name, epoch, id_block, storage engine, expected replicas, semi_sync."""
+    columns = b"name, primary_epoch, id_block, engine, replicas, semi_sync"
+    return b"SELECT %b FROM %b ORDER BY name" % (columns, table(catalog, b"cluster"))
 
 
 def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
     """Set the claim epoch that a cluster's primary must hold, and the block of added_ids that the claim begins."""
     return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
+
+
+def raise_replicas(catalog: str, cluster: str, replicas: int) -> bytes:
+    """Record that a cluster has a number of replicas, unless it has had more."""
+    most = b"GREATEST(COALESCE(replicas,0),%d)" % replicas
+    return update(table(catalog, b"cluster"), {"replicas": most}, name=cluster)
+
+
+def update_expected(catalog: str, cluster: str, changes: Mapping[str, int]) -> bytes:
+    """Record how many replicas (``replicas``) a cluster should have, or whether it is to be semi-synchronous."""
+    return update(table(catalog, b"cluster"), changes, name=cluster)
 
 
 def insert_clusters(catalog: str, clusters: Iterable[tuple[str, str]]) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from schemaless.monitoring.metrics import values
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import Finding, NodeView, Status
 from schemaless.ops.failover import nodes
+from schemaless.ops.failover.semi_sync import SemiSync, redundancy
+from schemaless.topology.model import Cluster
+from schemaless.wire.node import Node
 from tests.accounts import accounts_on, connect
 from tests.promotion import semi_synchronous, sql, word
 
@@ -32,6 +37,11 @@ def watched(replicated: LocalServer) -> Iterator[str]:
         made.allow("measure", "beats", 1)
         nodes.add_replica(made.url("admin", url), "cluster-1", made.url("admin", replicated.replicas[0].url))
         yield made.url("measure", url)
+
+
+def admin_of(url: str) -> str:
+    """Return the URL of a datastore for the role ``admin``."""
+    return url.replace("beat_measure", "beat_admin")
 
 
 def collected(url: str, **options: Any) -> tuple[Status, NodeView, list[Finding]]:
@@ -130,7 +140,8 @@ def test_a_write_that_hangs_is_reported_and_no_connections_pile_up_behind_it(wat
             sql(replica, f"START {word(replica)} IO_THREAD")
             eventually(lambda: sql(replicated, stuck)[0][0] == 0, "the write ends")
 
-    assert "Waiting for semi-sync ACK" in str(first[0].write_problem)
+    nodes.expect(admin_of(watched), "cluster-1", semi_sync=False)
+    assert re.search(r"a test write got no reply in 3 s \(thread \d+: \w", str(first[0].write_problem))
     assert again.write_problem is not None
     assert connections <= 1
     assert gauges(status)["write_failed"] == 1
@@ -157,3 +168,51 @@ def test_a_primary_that_takes_no_writes_and_an_account_that_may_not_write(watche
     assert denied == []
     (notice,) = [each for each in status.findings if "no test write" in each.text]
     assert f"GRANT SELECT, INSERT, UPDATE ON `beats_heartbeat`.`heartbeat_token` TO {account}" in notice.text
+
+
+@pytest.mark.twice
+def test_a_cluster_that_had_more_is_red_until_the_operator_says_that_it_needs_no_more(invoke, watched, replicated):
+    """Semi-synchronous replication that a monitor has seen, then the only replica; neither is missed before it was."""
+    (replica,) = replicated.replicas
+    admin = admin_of(watched)
+    other = replica.url.replace("root@", "beat_admin@")
+    node = "--cluster", "cluster-1"
+    with semi_synchronous(replicated, replica):
+        _, _, calm = collected(watched)
+    status, _, asynchronous = collected(watched)
+    shown = invoke("topology", "show", url=admin)
+    accepted = invoke("topology", "expect", *node, "--no-semi-sync", url=admin)
+    _, _, after = collected(watched)
+    invoke("topology", "remove-replica", *node, other, url=admin)
+    removed, _, alone = collected(watched)
+    invoke("topology", "expect", *node, "--replicas", 0, url=admin)
+    _, _, settled = collected(watched)
+    invoke("topology", "add-replica", *node, other, url=admin)
+
+    assert (calm, after, settled, accepted.code, shown.code) == ([], [], [], 0, 1)
+    assert [each.text.partition(":")[0] for each in asynchronous] == ["cluster-1 is not semi-synchronous any more"]
+    assert ("exposed", True, ("cluster-1", str(replicated.socket))) in list(values(status))
+    assert "cluster-1 is not semi-synchronous any more" in shown.err
+    assert [(each.text.partition(":")[0], each.command) for each in alone] == [
+        ("cluster-1 has no replica left", "schemaless topology add-replica --cluster cluster-1 REPLICA_URL")
+    ]
+    assert ("missing_replicas", 1, ("cluster-1",)) in list(values(removed))
+
+
+@pytest.mark.once
+def test_redundancy_that_a_cluster_never_had_is_a_notice_except_at_a_local_address():
+    """A developer's server is never red or yellow for it; what was lost is a fault only if nothing is left."""
+    asynchronous = SemiSync(enabled=False, active=False, timeout_s=0, before_visible=True, group=False)
+    primary, replicas = Node("primary", "db-1", 3306), (Node("replica", "db-2", 3306), Node("replica", "db-3", 3306))
+    remote = Cluster("c", (primary,))
+
+    def severity(cluster: Cluster) -> list[bool]:
+        return [text is not None for text in redundancy(cluster, asynchronous)]
+
+    assert severity(remote) == [False, True]
+    assert severity(Cluster("c", (Node("primary", "127.0.0.1", 3306),))) == [False, False]
+    assert severity(replace(remote, expected_replicas=0)) == [False, False]
+    assert severity(replace(remote, expected_replicas=1)) == [True, False]
+    assert severity(Cluster("c", (primary, replicas[0]), expected_replicas=2)) == [False, True]
+    assert severity(Cluster("c", (primary, *replicas), expected_replicas=2)) == [False, False]
+    assert severity(Cluster("c", (primary, *replicas), expected_replicas=2, semi_sync=True)) == [True, False]
