@@ -126,7 +126,6 @@ def test_a_state_that_is_not_recorded_says_so(store, subject, invoke, url):
     assert "not yet" not in invoke("erase", "status", number, url=url).out
 
 
-@pytest.mark.long
 @pytest.mark.guarantee("erasure-former-servers")
 def test_tables_that_a_restore_brings_back_to_a_server_without_the_shard_are_found(
     store, subject, replicated, invoke, url
