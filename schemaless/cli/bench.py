@@ -20,15 +20,17 @@ from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.results import BASELINE, STAGES, Result
 from schemaless.bench.rounds import Benchmark
+from schemaless.bench.versions import codecs_with_versions, version_bytes
 from schemaless.cell import JSONDocument
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
-from schemaless.ops.admin.fields import row_key_in
+from schemaless.ops.admin.fields import field_at, row_key_in
 from schemaless.ui.terminal.files import OutputFolder, write_whole
 from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
     ReadOnlyCommand,
     counted,
+    facts,
     json_option,
     note,
     out,
@@ -77,6 +79,12 @@ _SETS_PER_TABLE = 6
     "it was not trained on.  [default: each document is its own row]",
 )
 @click.option(
+    "--versions",
+    metavar="PATH",
+    help="Field that all versions of a document have in common; the file has them in order. Show only the bytes per "
+    "version, whole and as differences, without measuring times.",
+)
+@click.option(
     "--serializer",
     "only_serializers",
     multiple=True,
@@ -105,6 +113,7 @@ def codecs(
     rounds: int,
     limit: int | None,
     row_key: str | None,
+    versions: str | None,
     only_serializers: Sequence[str],
     only_compressors: Sequence[str],
     folder: Path | None,
@@ -126,6 +135,7 @@ def codecs(
       schemaless bench codecs trips.ndjson.gz --out codecs
       schemaless bench codecs trips.ndjson.gz --row-key uuid5:trip.vehicle \\
           --limit 500
+      schemaless bench codecs history.ndjson.gz --versions trip.uuid
       schemaless bench codecs --corpus logbooks
       schemaless bench codecs --corpus small --corpus medium --serializer json \\
           --compressor zlib
@@ -134,7 +144,11 @@ def codecs(
     Ctrl-C stops the measurement; if at least one round is complete, the result so far is still shown and written.
     docs/codecs.md explains how to read the result.
     """
-    readers = _readers(files, sets, limit, row_key)
+    if versions is not None:
+        if row_key or only_serializers or only_compressors or folder:
+            raise InvalidInput("--versions only takes files, --corpus and --limit")
+        return _compare_versions(_readers(files, sets, limit, versions, _text_at))
+    readers = _readers(files, sets, limit, row_key, _row_key_of)
     _check_names(only_serializers, only_compressors)
     if folder is not None and find_spec("matplotlib") is None:
         raise InvalidInput("--out draws charts with Matplotlib; install it with: pip install 'schemaless-store[bench]'")
@@ -221,25 +235,71 @@ def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None
                 raise InvalidInput(f"{option}: unknown name {name!r}; use one of {', '.join(known)}")
 
 
+def _compare_versions(readers: Sequence[Callable[[], Corpus]]) -> int:
+    found = []
+    for read in readers:
+        corpus = read()
+        rows = len(set(corpus.rows))
+        tried = codecs_with_versions()
+        with progress(f"{corpus.name}, {counted(len(corpus.documents), 'version')}", len(tried), "codecs") as listener:
+            codecs = version_bytes(corpus, tried, listener)
+        found.append(
+            {
+                **facts(corpus, "name", "about", "sha256"),
+                "rows": rows,
+                "versions": len(corpus.documents),
+                "codecs": [facts(each, "codec", "whole_bytes", "history_bytes", "deltas", "share") for each in codecs],
+            }
+        )
+        title = f"{corpus.name}: {counted(len(corpus.documents), 'version')} of {counted(rows, 'document')}"
+        print_table(
+            title,
+            ["codec", "whole, bytes a version", "with differences", "share", "differences"],
+            [
+                [
+                    each.codec,
+                    *(f"{size / each.versions:,.0f}" for size in (each.whole_bytes, each.history_bytes)),
+                    f"{each.share:.1%}",
+                    each.deltas,
+                ]
+                for each in codecs
+            ],
+        )
+    print_result(found if len(found) > 1 else found[0])
+    return 0
+
+
+def _row_key_of(document: JSONDocument, path: str, line: bytes) -> str:
+    return str(row_key_in(document, path, line))
+
+
+def _text_at(document: JSONDocument, path: str, line: bytes) -> str:
+    return str(field_at(document, path))
+
+
 def _readers(
-    files: Sequence[Path], sets: Sequence[str], limit: int | None, row_key: str | None
+    files: Sequence[Path],
+    sets: Sequence[str],
+    limit: int | None,
+    path: str | None,
+    row_at: Callable[[JSONDocument, str, bytes], str],
 ) -> list[Callable[[], Corpus]]:
     names = [member for name in sets for member in _SETS.get(name, [name])]
     if not files and not names:
         raise InvalidInput("no documents: give a FILE with one JSON document per line, or --corpus logbooks")
     return [
-        *(_file_reader(path, limit, row_key) for path in files),
+        *(_file_reader(file, limit, path, row_at) for file in files),
         *(partial(corpora.built_in, name, limit=limit, report=note) for name in names),
     ]
 
 
-def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
-    def row_of(document: JSONDocument, line: bytes) -> str:
-        return str(row_key_in(document, row_key or "@line", line))
-
-    if not path.is_file():
-        raise InvalidInput(f"no such file: {path}; give a file with one JSON document per line")
-    return lambda: corpora.from_file(path, limit=limit, row_of=None if row_key is None else row_of)
+def _file_reader(
+    file: Path, limit: int | None, path: str | None, row_at: Callable[[JSONDocument, str, bytes], str]
+) -> Callable[[], Corpus]:
+    if not file.is_file():
+        raise InvalidInput(f"no such file: {file}; give a file with one JSON document per line")
+    row_of = None if path is None else lambda document, line: row_at(document, path, line)
+    return lambda: corpora.from_file(file, limit=limit, row_of=row_of)
 
 
 def _results(

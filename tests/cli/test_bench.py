@@ -17,6 +17,7 @@ from schemaless.bench import charts as bench_charts
 from schemaless.bench import rounds
 from schemaless.bench.corpora import Corpus
 from schemaless.cli.main import run
+from schemaless.codec.envelope import encode_body
 from tests.cli.test_capacity_page import CHROMIUM, needs_chromium
 
 DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(12)]
@@ -272,3 +273,22 @@ _SEEN = """() => {
     filter: getComputedStyle(shown[0]).filter,
   };
 }"""
+
+
+def test_versions_of_documents_are_compared_whole_and_as_differences(invoke, tmp_path):
+    """The versions of a document have a field in common and are in order; other documents may stand between them."""
+    file = tmp_path / "history.ndjson"
+    lines = [{"key": n % 3, "legs": [f"leg {leg}" for leg in range(100)], "at": n // 3} for n in range(120)]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    asked = invoke("bench", "codecs", file, "--versions", "key", "--json")
+    assert (asked.code, asked.json["rows"], asked.json["versions"]) == (0, 3, 120)
+    found = {each["codec"]: each for each in asked.json["codecs"]}["msgpack+zlib"]
+    assert found["whole_bytes"] == sum(len(encode_body(line)) for line in lines)
+    assert 100 < found["deltas"] <= 117
+    assert found["history_bytes"] == pytest.approx(found["share"] * found["whole_bytes"])
+    assert found["share"] < 0.35
+    table = invoke("bench", "codecs", file, "--versions", "key").out
+    assert re.search(r"msgpack\+zlib +[0-9,]+ +[0-9,]+ +[0-9.]+% +[0-9]+", table)
+    refused = invoke("bench", "codecs", file, "--versions", "key", "--row-key", "key")
+    assert (refused.code, "--versions only takes" in refused.err) == (2, True)
+    assert "no field 'none'" in invoke("bench", "codecs", file, "--versions", "none").err
