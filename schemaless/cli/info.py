@@ -41,9 +41,9 @@ _KINDS: Final = ("whole", "deltas")
 @click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
 @json_option
 def info(store: Datastore, count: bool, internals: bool) -> None:
-    """Show a datastore's topology and cell counts, and what the latest 'schemaless capacity measure' found.
+    """Show a datastore's topology and cell counts.
 
-    --json includes what --all shows.
+    The counts come with what the latest 'schemaless capacity measure' found. --json includes what --all shows.
 
     \b
     Examples:

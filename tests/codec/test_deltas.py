@@ -297,6 +297,7 @@ def test_a_pickled_delta_takes_its_chain_along(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("base", "problem"), [(None, "does not exist"), (encode_body(NEW)[:-1] + b"?", "is damaged")])
 def test_a_pickled_delta_without_its_base_says_why(base: bytes | None, problem: str, engine: Engine) -> None:
+    """The copy has only the versions that its original had."""
     bodies = {("row", 1): delta(engine)} | ({} if base is None else {("row", 2): base})
     copy = pickle.loads(pickle.dumps(Versions(bodies).body(("row", 1))))
     with pytest.raises(BaseMissing, match=problem):
