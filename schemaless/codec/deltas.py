@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -33,8 +32,11 @@ from schemaless.codec.envelope import (
     decode_body,
     enveloped,
     is_delta,
+    is_enveloped,
     is_erased,
+    unseal,
 )
+from schemaless.codec.registry import NONE
 from schemaless.codec.serializers import NotHeld, Payload, Serializer
 from schemaless.errors import (
     BaseDiffers,
@@ -49,7 +51,9 @@ from schemaless.errors import (
 # stored; never change
 _BASE_BYTES: Final = 8
 KEYFRAME_INTERVAL: Final = 32
-"""Average distance of versions that are always whole."""
+"""Number of consecutive ref_keys of which one belongs to a version that is always whole."""
+
+_ANCHOR_INTERVAL: Final = 8
 
 _LEVEL: Final = 3
 _WINDOW_LOG_MIN: Final = 10
@@ -61,6 +65,9 @@ MAX_CHAIN: Final = 4_096
 """Most deltas that may depend on each other, for a reader; writers keep far below it."""
 
 _CACHED_BYTES: Final = 16 << 20
+
+_CHECKSUM_FLAG: Final = 4
+"""Bit of the fifth byte of a zstd frame that says whether it has a content checksum."""
 
 _BLOCK_BYTES: Final = 128 << 10
 _CONTENT_CHECKSUM_BYTES: Final = 4
@@ -75,6 +82,7 @@ class _State(threading.local):
 
 _STATE: Final = _State()
 
+Base = tuple[Serializer, Payload]
 Version = tuple[Any, int]
 """What the versions of a cell have in common (row_key and column_name), and the ref_key of one of them."""
 
@@ -107,7 +115,7 @@ def delta_of(body: bytes) -> Delta:
     base = base_of(body)
     frame = check_checksum(body)[_BASE_BYTES:]
     size, dictionary_id = frame_header(frame)
-    if size is None or dictionary_id or not zstandard.get_frame_parameters(frame).has_checksum:
+    if size is None or dictionary_id or not frame[4] & _CHECKSUM_FLAG:
         raise MalformedPayload(
             "the zstd frame of a delta states its size, has a checksum and names no dictionary; this one does not"
         )
@@ -123,9 +131,32 @@ def payload_bytes(body: bytes) -> int:
 
 
 def is_keyframe(row_key: bytes, column_name: str, ref_key: int) -> bool:
-    """Return whether a version is always whole, so that chains end: one in ``KEYFRAME_INTERVAL`` is."""
-    key = row_key + ref_key.to_bytes(_BASE_BYTES, "big") + column_name.encode()
-    return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % KEYFRAME_INTERVAL == 0
+    """Return whether a version is always whole, so that chains end."""
+    return ref_key == _keyframe_near(row_key, column_name, ref_key)
+
+
+def base_level(row_key: bytes, column_name: str, ref_key: int) -> int:
+    """Return 2 for a keyframe, 1 for an anchor, 0 for any other version.
+
+    A version is stored against the next one of a higher level, so that a chain has two deltas at most.
+    """
+    return 2 if is_keyframe(row_key, column_name, ref_key) else int(ref_key % _ANCHOR_INTERVAL == 0)
+
+
+def expected_base(row_key: bytes, column_name: str, ref_key: int) -> int:
+    """Return the next ref_key of a higher level than a version that is no keyframe, whether it is used or not."""
+    keyframe = _keyframe_near(row_key, column_name, ref_key)
+    if keyframe <= ref_key:
+        keyframe = _keyframe_near(row_key, column_name, ref_key + KEYFRAME_INTERVAL)
+    anchor = ref_key // _ANCHOR_INTERVAL * _ANCHOR_INTERVAL + _ANCHOR_INTERVAL
+    return keyframe if ref_key % _ANCHOR_INTERVAL == 0 else min(anchor, keyframe)
+
+
+def _keyframe_near(row_key: bytes, column_name: str, ref_key: int) -> int:
+    """Return the keyframe among the ``KEYFRAME_INTERVAL`` ref_keys around a version."""
+    group = ref_key // KEYFRAME_INTERVAL
+    digest = hashlib.sha256(row_key + group.to_bytes(_BASE_BYTES, "big") + column_name.encode()).digest()
+    return group * KEYFRAME_INTERVAL + digest[0] % KEYFRAME_INTERVAL
 
 
 def can_be_delta(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> bool:
@@ -202,23 +233,58 @@ def apply_delta(delta: Delta, base_payload: Payload, max_bytes: int) -> bytes:
     raise BaseDiffers(f"zstd refuses the delta against version {delta.base}, whose document was another one: {reason}")
 
 
+class Payloads:
+    """The last payloads of versions that others may be deltas against, up to a number of bytes.
+
+    A version's document never changes, so they hold for as long as another version depends on it.
+    """
+
+    def __init__(self, max_bytes: int = _CACHED_BYTES) -> None:
+        self._payloads: OrderedDict[Version, Base] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, version: Version) -> Base | None:
+        """Return a version's serializer and payload, or None."""
+        return self._payloads.get(version)
+
+    def keep(self, version: Version, base: Base) -> None:
+        """Add a version."""
+        with self._lock:
+            if version not in self._payloads:
+                self._payloads[version] = base
+                self._bytes += len(base[1])
+            while self._bytes > self._max_bytes:
+                _, (_, dropped) = self._payloads.popitem(last=False)
+                self._bytes -= len(dropped)
+
+
 class Versions:
     """Versions of cells that were read together, from which deltas among them get their payloads.
 
-    Payloads are kept for the deltas that follow, up to ``_CACHED_BYTES``; deltas are best decoded in order of ref_key,
-    in either direction.
+    Attributes:
+        bodies: deltas, and what they depend on as far as it exists and is not held.
     """
 
-    def __init__(self, bodies: Mapping[Version, bytes]) -> None:
-        """Create the set from the bodies: deltas, and what they depend on as far as it exists."""
-        self._bodies = bodies
-        self._payloads: OrderedDict[Version, tuple[Serializer, bytes]] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
+    def __init__(self, bodies: dict[Version, bytes], payloads: Payloads | None = None) -> None:
+        """Create the set; ``payloads`` has those of earlier sets, and gets the ones of this set."""
+        self.bodies = bodies
+        self._payloads = Payloads() if payloads is None else payloads
+        self._held: dict[Version, Base] = {}
+
+    def hold(self, version: Version) -> bool:
+        """Keep the payload of a base for as long as these versions exist; return False if it is not known."""
+        if version not in self._held:
+            found = self._payloads.get(version)
+            if found is None:
+                return False
+            self._held[version] = found
+        return True
 
     def body(self, version: Version) -> ChainedBody:
         """Return the body of one of the deltas, which ``decode_body`` and ``unseal`` accept like a whole one."""
-        body = ChainedBody(self._bodies[version])
+        body = ChainedBody(self.bodies[version])
         body.unseal = _Unseal(self, version)
         return body
 
@@ -226,32 +292,34 @@ class Versions:
         """Return the bodies of a version and of those that it depends on, as far as they exist."""
         cells, ref_key = version
         chain: dict[Version, bytes] = {}
-        while (cells, ref_key) in self._bodies and (cells, ref_key) not in chain:
-            body = bytes(self._bodies[cells, ref_key])
-            chain[cells, ref_key] = body
+        while (cells, ref_key) not in chain:
+            held, body = self._held.get((cells, ref_key)), self.bodies.get((cells, ref_key))
+            if held is not None and chain:
+                body = enveloped(held[0].id << 4 | NONE.id, held[1])
+            if body is None:
+                break
+            chain[cells, ref_key] = bytes(body)
             with suppress(CorruptBody):
                 ref_key = base_of(body) if is_delta(body) else ref_key
         return chain
 
-    def unseal(
-        self, version: Version, limits: Limits, engine: Engine, dictionaries: Dictionaries
-    ) -> tuple[Serializer, Payload]:
+    def unseal(self, version: Version, limits: Limits, engine: Engine, dictionaries: Dictionaries) -> Base:
         """Return the serializer and the payload of one of the deltas; see ``envelope.unseal``."""
         cells, ref_key = version
-        chain: list[tuple[Version, Delta]] = []
-        found: tuple[Serializer, bytes] | None = None
-        document: JSONDocument = None
+        chain: list[tuple[int, Delta]] = []
+        found: Base | None = None
         while found is None:
-            body = self._bodies.get((cells, ref_key))
+            body = self.bodies.get((cells, ref_key))
             if body is None or is_erased(body):
                 raise BaseMissing(ref_key, "does not exist" if body is None else "was erased")
             try:
                 if not is_delta(body):
-                    document = decode_body(body, limits, dictionaries, engine=engine)
+                    found = _whole_base(body, chain[-1][1], limits, engine, dictionaries)
+                    self._payloads.keep((cells, ref_key), found)
                     break
                 delta = delta_of(body)
             except CorruptBody as error:
-                if not chain:
+                if not chain or isinstance(error, BaseDiffers):
                     raise
                 raise BaseMissing(ref_key, f"is damaged: {error.message}") from error
             if delta.base <= ref_key or len(chain) == MAX_CHAIN:
@@ -260,31 +328,13 @@ class Versions:
                     if delta.base <= ref_key
                     else f"more than {MAX_CHAIN:,} deltas depend on each other"
                 )
-            chain.append(((cells, ref_key), delta))
+            chain.append((ref_key, delta))
             ref_key = delta.base
-            found = self._payloads.get((cells, ref_key))
+            found = self._held.get((cells, ref_key)) or self._payloads.get((cells, ref_key))
         for step, delta in reversed(chain):
-            if found is None or found[0].id != delta.serializer:
-                if found is not None:
-                    document = found[0].loads(found[1], limits.depth, limits.values)
-                serializer = engine.serializers[delta.serializer]
-                try:
-                    found = serializer, serializer.dumps(document, checked=True)
-                except NotHeld as refusal:
-                    raise BaseDiffers(f"version {delta.base} cannot be the base of a delta: {refusal}") from None
-            found = found[0], apply_delta(delta, found[1], limits.decoded_bytes)
-            self._keep(step, found)
-        assert found is not None
+            found = _apply(delta, found, limits, engine)
+            self._payloads.keep((cells, step), found)
         return found
-
-    def _keep(self, version: Version, payload: tuple[Serializer, bytes]) -> None:
-        with self._lock:
-            if version not in self._payloads:
-                self._payloads[version] = payload
-                self._cached_bytes += len(payload[1])
-            while self._cached_bytes > _CACHED_BYTES:
-                _, (_, dropped) = self._payloads.popitem(last=False)
-                self._cached_bytes -= len(dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +344,44 @@ class _Unseal:
     versions: Versions
     version: Version
 
-    def __call__(self, limits: Limits, engine: Engine, dictionaries: Dictionaries) -> tuple[Serializer, Payload]:
+    def __call__(self, limits: Limits, engine: Engine, dictionaries: Dictionaries) -> Base:
         return self.versions.unseal(self.version, limits, engine, dictionaries)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unseal_of, (self.versions.chain_of(self.version), self.version)
 
 
-def _unseal_of(bodies: Mapping[Version, bytes], version: Version) -> _Unseal:
+def _unseal_of(bodies: dict[Version, bytes], version: Version) -> _Unseal:
     return _Unseal(Versions(bodies), version)
+
+
+def _whole_base(body: bytes, dependent: Delta, limits: Limits, engine: Engine, dictionaries: Dictionaries) -> Base:
+    """Return the serializer and payload of a whole version."""
+    if len(body) > 1 and is_enveloped(body) and body[1] >> 4 == dependent.serializer:
+        return unseal(body, limits, engine, dictionaries)
+    return _serialized(decode_body(body, limits, dictionaries, engine=engine), dependent, engine)
+
+
+def _serialized(document: JSONDocument, dependent: Delta, engine: Engine) -> Base:
+    serializer = engine.serializers[dependent.serializer]
+    try:
+        return serializer, serializer.dumps(document, checked=True)
+    except NotHeld as refusal:
+        raise BaseDiffers(f"version {dependent.base} cannot be the base of a delta: {refusal}") from None
+
+
+def _apply(delta: Delta, base: Base, limits: Limits, engine: Engine) -> Base:
+    serializer, payload = base
+    if serializer.id == delta.serializer:
+        # Its stored payload may have another form than the serializer gives it.
+        with suppress(BaseDiffers):
+            return serializer, apply_delta(delta, payload, limits.decoded_bytes)
+    try:
+        document = serializer.loads(payload, limits.depth, limits.values)
+    except CorruptBody as error:
+        raise BaseMissing(delta.base, f"is damaged: {error.message}") from error
+    canonical = _serialized(document, delta, engine)
+    return canonical[0], apply_delta(delta, canonical[1], limits.decoded_bytes)
 
 
 def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:
@@ -312,7 +391,10 @@ def _raw(payload: Payload) -> zstandard.ZstdCompressionDict:
 
 def _uncompressed_frame(payload: Payload) -> bytes:
     """Return a zstd frame of a payload, because a chain of frames begins with one that has no dictionary."""
-    made: list[Payload] = [b"\x28\xb5\x2f\xfd\xa0", len(payload).to_bytes(4, "little")]
+    size = len(payload)
+    made: list[Payload] = [b"\x28\xb5\x2f\xfd\xa0", size.to_bytes(4, "little")]
+    if size <= _BLOCK_BYTES:
+        return b"".join((*made, (size << 3 | 1).to_bytes(3, "little"), payload))
     for start in range(0, len(payload), _BLOCK_BYTES):
         block = payload[start : start + _BLOCK_BYTES]
         is_last = start + len(block) == len(payload)

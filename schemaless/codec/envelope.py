@@ -460,10 +460,11 @@ def unseal(
     """
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
-    compressed, format_byte = check_checksum(body), body[1]
+    format_byte = body[1]
+    if format_byte in DELTA_FORMATS and isinstance(body, ChainedBody):
+        return body.unseal(limits, engine, dictionaries)
+    compressed = check_checksum(body)
     if format_byte not in _KNOWN_FORMATS:
-        if isinstance(body, ChainedBody):
-            return body.unseal(limits, engine, dictionaries)
         if format_byte in DELTA_FORMATS:
             raise BaseMissing(base_of(body), "is not available here")
         raise _unknown(format_byte)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
@@ -42,6 +43,45 @@ class Recoded(NamedTuple):
     unchanged: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A stored body's document in the form that a codec stores, not compressed yet.
+
+    Attributes:
+        stored: the stored body, if it was in the target codec already or was erased; otherwise None.
+        serializer: the serializer of ``payload``.
+        payload: the document, which decodes to what ``stored`` decodes to.
+        keep_reason: as in ``Recoded``.
+        codec: the target codec.
+        is_copy: whether ``payload`` is the stored one, which may have another form than the serializer gives it.
+    """
+
+    stored: bytes | None
+    serializer: Serializer
+    payload: Payload
+    keep_reason: str | None
+    codec: Codec
+    is_copy: bool = True
+
+    def sealed(self, engine: Engine = ENGINE) -> Recoded:
+        """Return the body to store, after decoding it to compare it with the payload.
+
+        Raises:
+            BodyTooLarge, VerificationFailed: as for ``recode``.
+        """
+        if self.stored is not None:
+            return Recoded(self.stored, self.keep_reason, True)
+        if not self.codec.enveloped:
+            return Recoded(check_length(bytes(self.payload)), None, False)
+        sealed = seal(self.serializer, self.payload, self.codec, engine)
+        _, sealed_payload = unseal(sealed, DEFAULT_LIMITS, engine, self.codec.own_dictionaries)
+        if sealed_payload != self.payload:
+            raise VerificationFailed(
+                f"the {len(sealed):,} bytes encoded as {self.codec.name} do not decode to the original payload"
+            )
+        return Recoded(sealed, self.keep_reason, False)
+
+
 def recode(
     body: bytes,
     codec: Codec = DEFAULT,
@@ -68,9 +108,21 @@ def recode(
         BodyTooLarge: the new body would be longer than 16 MiB - 1. Leave the stored one unchanged.
         VerificationFailed: the new bytes do not decode to the same document. Do not store them.
     """
+    return convert(body, codec, dictionaries=dictionaries, limits=limits, engine=engine).sealed(engine)
+
+
+def convert(
+    body: bytes,
+    codec: Codec = DEFAULT,
+    *,
+    dictionaries: Dictionaries = NO_DICTIONARIES,
+    limits: Limits = DEFAULT_LIMITS,
+    engine: Engine = ENGINE,
+) -> Conversion:
+    """Do the first part of ``recode``: all but the compression. Arguments and errors are the same."""
     # Decode.
     if erasure_of(body) is not None:
-        return Recoded(body, None, True)
+        return Conversion(body, engine.json, b"", None, codec)
     if is_enveloped(body):
         source, stored = unseal(body, limits, engine, dictionaries)
         unchanged = counts_as(body, codec, dictionaries, engine=engine)
@@ -91,25 +143,13 @@ def recode(
         target, payload, keep_reason = source, stored, None
     else:
         target, payload, keep_reason = _convert(source, stored, document, loss, codec, engine)
-    if unchanged:
-        return Recoded(body, keep_reason, True)
-    if not codec.enveloped:
-        return Recoded(check_length(bytes(payload)), None, False)
-
-    # Seal, and verify by reading the sealed bytes back.
-    sealed = seal(target, payload, codec, engine)
-    _, sealed_payload = unseal(sealed, DEFAULT_LIMITS, engine, codec.own_dictionaries)
-    if sealed_payload != payload:
-        raise VerificationFailed(
-            f"the {len(sealed):,} bytes encoded as {codec.name} do not decode to the original payload"
-        )
-    if target is not source and not target.is_text:
-        reread = target.loads(sealed_payload, DEFAULT_LIMITS.depth)
+    if not unchanged and target is not source and not target.is_text:
+        reread = target.loads(payload, DEFAULT_LIMITS.depth)
         if not _is_same(reread, document, compact, target, engine):
             raise VerificationFailed(
-                f"the {len(sealed):,} bytes encoded as {codec.name} do not decode to the original document"
+                f"the {len(payload):,} bytes of {target.name} do not decode to the original document"
             )
-    return Recoded(sealed, keep_reason, False)
+    return Conversion(body if unchanged else None, target, payload, keep_reason, codec, target is source)
 
 
 def _is_same(

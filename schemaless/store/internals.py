@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from schemaless.base.keys import check_column_name, check_each
 from schemaless.cell import Cell, StoredCell
+from schemaless.codec.deltas import Payloads
 from schemaless.codec.envelope import Limits
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.counting import column_share, estimate_on, exact_count
@@ -166,7 +167,8 @@ class Internals:
             # A single statement about a rare column would examine the whole shard.
             blocks = self.id_blocks(shard, block_rows, after=after, up_to=up_to)
             parts = ((low, high) for low, high, _ in blocks)
-        scan = Scan(partial(self.shards.run, shard), self.shards.database(shard), PageSize(), legacy_only, column_name)
+        run, database = partial(self.shards.run, shard), self.shards.database(shard)
+        scan = Scan(run, database, PageSize(), legacy_only, column_name, Payloads())
         return (self.reader.stored(row, shard) for low, high in parts for row in scan.rows(low, high))
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:

@@ -22,9 +22,11 @@ from schemaless.codec.deltas import (
     Version,
     Versions,
     apply_delta,
+    base_level,
     can_be_delta,
     delta_of,
     encode_delta,
+    expected_base,
     payload_bytes,
 )
 from schemaless.codec.dictionaries import Dictionary
@@ -203,6 +205,17 @@ def test_a_delta_refers_to_a_higher_version(engine: Engine) -> None:
     for ref_key in (2, 3):
         with pytest.raises(MalformedPayload, match="not higher"):
             read({ref_key: body, 2: body}, ref_key, engine)
+
+
+def test_a_base_is_the_next_version_of_a_higher_level() -> None:
+    """So no chain has more than two deltas, whichever of the versions exist."""
+    place = bytes(16), "BASE"
+    levels = [base_level(*place, ref_key) for ref_key in range(2_048)]
+    assert levels.count(2) == 64
+    for ref_key, level in enumerate(levels[:1_024]):
+        if level < 2:
+            base = expected_base(*place, ref_key)
+            assert max(levels[ref_key + 1 : base], default=0) <= level < levels[base]
 
 
 def test_a_chain_has_an_end(engine: Engine) -> None:

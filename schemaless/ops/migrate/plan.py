@@ -39,7 +39,7 @@ from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize
 from schemaless.store.cells.reading import Place
 from schemaless.store.cells.sql import Row
 from schemaless.store.datastore import Datastore
-from schemaless.store.history import History, next_versions
+from schemaless.store.history import History, latest_versions
 from schemaless.store.internals import internals_of
 
 Values = defaultdict[Key, float]
@@ -349,7 +349,7 @@ class _WindowMeasure:
         """Add the values of versions; return the deltas that a run would store."""
         started = time.perf_counter()
         live = {row[1:4]: row for row in rows if self.spec.stores_deltas(row[2]) and not is_erased(row[4])}
-        following = next_versions(internals_of(self.store), shard, live)
+        following = latest_versions(internals_of(self.store), shard, live)
         whole = {place: found.body for place, found in recoded.items()}
         deltas = History(internals_of(self.store), shard, self.codec, whole, following).deltas()
         self.recode_s += time.perf_counter() - started

@@ -16,8 +16,9 @@ from typing import Any, Final, Self
 
 from schemaless.base.parts import parts
 from schemaless.cell import StoredCell
+from schemaless.codec.deltas import Payloads
 from schemaless.codec.envelope import counts_as, dictionary_of, is_delta, whole_body
-from schemaless.codec.recode import Recoded, recode
+from schemaless.codec.recode import Conversion, convert
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.leases import INTERRUPTED
@@ -49,6 +50,9 @@ rows it changes."""
 
 _MOST_BYTES: Final = 8 << 20
 """Target size of a page while no application uses the server; a body that does not fit is fetched separately."""
+
+_PAYLOADS_BYTES: Final = 32 << 20
+"""Memory for payloads that the versions in later blocks may be stored against."""
 
 _ROUNDS: Final = 10
 _REPLICA_WAIT_S: Final = 1.0
@@ -93,7 +97,7 @@ class Block:
         tally: counters of this block.
         failures: cells left unchanged.
         digests: SHA-256 of the new bodies by added_id, to verify after the write.
-        following: the ref_key of the next higher version, by key, of cells that have one; with ``history`` only.
+        latest: the ref_key of the latest version, by key, of cells that have a higher one; with ``history`` only.
     """
 
     last_id: int
@@ -102,7 +106,7 @@ class Block:
     tally: ShardTally = field(default_factory=ShardTally)
     failures: list[Failure] = field(default_factory=list)
     digests: dict[int, bytes] = field(default_factory=dict)
-    following: Mapping[Place, int] = field(default_factory=dict)
+    latest: Mapping[Place, int] = field(default_factory=dict)
 
     def leave(self, cell: StoredCell, reason: str, message: str) -> None:
         """Count a cell that is left unchanged."""
@@ -120,6 +124,10 @@ class Block:
         column.bytes_after += len(change.body)
         if change.keep_reason is not None:
             column.kept_as_text[change.keep_reason] += 1
+
+
+def _leave(block: Block, cell: StoredCell, error: SchemalessError) -> None:
+    block.leave(cell, type(error).__name__, getattr(error, "message", str(error)))
 
 
 class _ShardWork:
@@ -154,6 +162,7 @@ class _ShardWork:
         self._committed: list[Block] = []
         self._archive: ArchiveWriter | None = None
         self._archived_dictionaries: set[int | None] = {None}
+        self._payloads = Payloads(_PAYLOADS_BYTES)
         self._updates = BodyUpdates(self._shards, self._shard, full_row_images=spec.full_row_images)
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
 
@@ -221,7 +230,7 @@ class _ShardWork:
                     self._settle()
                 self._run.spend(sum(int(row[6] or 0) for row in block))
                 began_s = time.monotonic()
-                self._submit(self.prepare(self._read(block)))
+                self._submit(self.prepare(self._read(block), self._payloads))
                 if self._run.yields:
                     self._settle()
                 worked_s += time.monotonic() - began_s
@@ -259,34 +268,41 @@ class _ShardWork:
         longer = sorted({int(row[0]) for row in rows if row[6] is not None} - {cell.added_id for cell in cells})
         if longer:
             cells += self._internals.read_stored(self._shard, longer)
-        following = {row[1:4]: row[7] for row in rows if self._spec.stores_deltas(row[2]) and row[7] is not None}
+        latest = {row[1:4]: row[7] for row in rows if self._spec.stores_deltas(row[2]) and row[7] is not None}
         tally = ShardTally(rows=len(rows), outdated=len(cells))
-        return Block(int(rows[-1][0]), cells, tally=tally, following=following)
+        return Block(int(rows[-1][0]), cells, tally=tally, latest=latest)
 
-    def prepare(self, block: Block) -> Block:
-        """Re-encode and verify the cells of a block, and build the UPDATEs; a body that fits in none is left."""
-        recoded: dict[Place, Recoded] = {}
+    def prepare(self, block: Block, payloads: Payloads | None = None) -> Block:
+        """Re-encode and verify the cells of a block, and build the UPDATEs; a body that fits in none is left.
+
+        ``payloads`` are those of earlier blocks.
+        """
+        converted: dict[Place, Conversion] = {}
         for cell in block.cells:
             try:
                 body = whole_body(cell.body, self._dictionaries) if self._spec.history is False else cell.body
-                found = recode(body, self._codec, dictionaries=self._dictionaries)
-                # The whole body of a delta can be a fallback of the target codec.
-                recoded[place_of(cell)] = found._replace(unchanged=found.unchanged and body is cell.body)
+                found = convert(body, self._codec, dictionaries=self._dictionaries)
             except PER_CELL_ERRORS as error:
-                block.leave(cell, type(error).__name__, getattr(error, "message", str(error)))
+                _leave(block, cell, error)
+            else:
+                converted[place_of(cell)] = found
         deltas: Mapping[Place, tuple[bytes, Place]] = {}
-        if block.following:
-            whole = {place: each.body for place, each in recoded.items()}
-            deltas = History(self._internals, self._shard, self._codec, whole, block.following).deltas()
+        if block.latest:
+            deltas = History(self._internals, self._shard, self._codec, converted, block.latest, payloads).deltas()
         changes = []
         for cell in block.cells:
             place = place_of(cell)
             if place in deltas:
                 changes.append(Change(cell, digest_of(cell.body), deltas[place][0], base=deltas[place][1]))
-            elif place in recoded and recoded[place].unchanged:
+            elif place in converted and converted[place].stored is cell.body:
                 block.tally.outdated -= 1
-            elif place in recoded:
-                changes.append(Change(cell, digest_of(cell.body), recoded[place].body, recoded[place].keep_reason))
+            elif place in converted:
+                try:
+                    sealed = converted[place].sealed()
+                except PER_CELL_ERRORS as error:
+                    _leave(block, cell, error)
+                else:
+                    changes.append(Change(cell, digest_of(cell.body), sealed.body, sealed.keep_reason))
         block.cells = []
         block.updates = self._updates.statements(changes, block.leave)
         return block

@@ -7,7 +7,7 @@ from typing import Final
 
 from schemaless.codec.deltas import KEYFRAME_INTERVAL
 from schemaless.codec.envelope import DELTA
-from schemaless.store.cells.sql import _DESCRIPTOR, _names, next_version, with_keys
+from schemaless.store.cells.sql import _DESCRIPTOR, _names, latest_version, with_keys
 from schemaless.wire.sql.parts import (
     CREATED_AT,
     LIVE,
@@ -69,8 +69,8 @@ def wanted_bodies(
 
 
 _KEYFRAME: Final = (
-    b"CONV(LEFT(SHA2(CONCAT(row_key,UNHEX(LPAD(HEX(ref_key),16,'0')),column_name),256),8),16,10)%%%d=0"
-    % KEYFRAME_INTERVAL
+    b"CONV(LEFT(SHA2(CONCAT(row_key,UNHEX(LPAD(HEX(ref_key DIV %d),16,'0')),column_name),256),2),16,10)%%%d=ref_key%%%d"
+    % (KEYFRAME_INTERVAL, KEYFRAME_INTERVAL, KEYFRAME_INTERVAL)
 )
 
 
@@ -87,15 +87,15 @@ def select_history_block(database: str, after: int, rows: int, wanted: bytes, su
     """Select the next ``rows`` rows after an added_id, without bodies.
 
     Each row is a cell, with NULL as its body and its time, followed by the length of its body and the ref_key of the
-    next higher version that was not erased. The length is NULL unless the body is ``wanted``, or is ``superseded`` and
-    such a version exists.
+    latest version, if that is higher. The length is NULL unless the body is ``wanted``, or is ``superseded`` and such a
+    version exists.
     """
     return (
-        b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR following IS NOT NULL,size,NULL), "
-        b"following FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, (%b) AS wanted, "
-        b"IF((%b) OR (%b),(%b),NULL) AS following FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d "
+        b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR latest>ref_key,size,NULL), "
+        b"IF(latest>ref_key,latest,NULL) FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, "
+        b"(%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d "
         b"ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
-        % (wanted, wanted, superseded, next_version(database), cell_table(database), after, rows)
+        % (wanted, wanted, superseded, latest_version(database), cell_table(database), after, rows)
     )
 
 

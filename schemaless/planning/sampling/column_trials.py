@@ -29,7 +29,7 @@ from schemaless.schema.engines import ROCKSDB
 from schemaless.store.cells.paging import PageSize
 from schemaless.store.cells.reading import Place
 from schemaless.store.datastore import Datastore
-from schemaless.store.history import History, next_versions
+from schemaless.store.history import History, latest_versions
 from schemaless.store.internals import internals_of
 
 T = TypeVar("T")
@@ -364,7 +364,7 @@ def versions_of(store: Datastore, cells: CellSample, column_name: str) -> Versio
     counts: list[float] = []
     for window, sampled in zip(cells.taken.windows, cells.by_window(column_name), strict=True):
         places = [(cell.row_key, cell.column_name, cell.ref_key) for cell in sampled]
-        following.append(next_versions(internals_of(store), window.shard, places))
+        following.append(latest_versions(internals_of(store), window.shard, places))
         pairs = Counter(place[:2] for place in places)
         weights = 0.0
         for part in parts(list(pairs), _PAIRS_PER_SELECT):

@@ -6,26 +6,33 @@ base may have been erased, and the delta re-encoded, since the row was read: the
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from schemaless.base.parts import parts
-from schemaless.codec.deltas import MAX_CHAIN, Version, Versions, payload_bytes
+from schemaless.codec.deltas import MAX_CHAIN, Payloads, Version, Versions, payload_bytes
 from schemaless.codec.envelope import DELTA_HEADERS, ChainedBody, base_of, is_delta, is_erased
 from schemaless.errors import CorruptBody
 from schemaless.store.cells.sql import Row, select_bases, select_cells
 from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.sql.parts import CELLS
 
-_VERSIONS: Final = 33
-"""Number of versions of a row and column to read at once: as many as half of all chains have, and one."""
+_FIRST_STEPS: Final = 2
+"""How many versions of a chain are read at once: as many as it has if they were all made deltas together."""
 
+_MORE_STEPS: Final = 16
 _CHAINS_PER_SELECT: Final = 100
 _ATTEMPTS: Final = 5
 """How often versions are read that erasures change at the same time."""
 
 
-def with_bases(connection: Connection, database: str, rows: Sequence[Row], name: str = "cell") -> Sequence[Row]:
+def with_bases(
+    connection: Connection,
+    database: str,
+    rows: Sequence[Row],
+    name: str = CELLS,
+    payloads: Payloads | None = None,
+) -> Sequence[Row]:
     """Return complete rows of a table of cells in which every delta has what it takes to decode it.
 
     No statement is sent if there is none among the bodies, or if the rows have what is needed. Whatever is wrong with
@@ -36,58 +43,54 @@ def with_bases(connection: Connection, database: str, rows: Sequence[Row], name:
         database: the shard's database.
         rows: the rows; bodies may be None.
         name: name of the table.
+        payloads: what is known of bases, and is added to while the bodies are decoded; for reads of the same datastore
+            only.
     """
     # Without a call per row, which would take a twentieth of the time that decoding takes.
     if not [row for row in rows if (row[4] or b"")[:2] in DELTA_HEADERS]:
         return rows
-    known: dict[Version, bytes] = {}
+    versions, deltas, places = Versions({}, payloads), set[Version](), list[Version]()
     for attempt in range(_ATTEMPTS):
-        known = {_version(row): row[4] for row in rows if row[4] is not None}  # type: ignore[redundant-expr]
-        deltas = [_version(row) for row in rows if _is_delta(row)]
-        if not _read_bases(connection, database, name, known, deltas) or attempt == _ATTEMPTS - 1:
+        places = [((row[1], row[2]), row[3]) for row in rows]
+        bodies = {place: row[4] for place, row in zip(places, rows, strict=True) if row[4] is not None}  # type: ignore[redundant-expr]
+        deltas = {place for place, body in bodies.items() if body[:2] in DELTA_HEADERS}
+        versions = Versions(bodies, payloads)
+        bases = {(pair, base_of(bodies[pair, ref_key])) for pair, ref_key in deltas if len(bodies[pair, ref_key]) > 14}
+        if not _read_bases(connection, database, name, versions, bases) or attempt == _ATTEMPTS - 1:
             break
         # All of them, so that each is as old as what is read for it next.
         again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in deltas], name))
-        current: dict[Version, Row] = {_version(row): row for row in again}
-        rows = [current.get(_version(row), row) for row in rows]
-    versions = Versions(known)
-    return [(*row[:4], versions.body(_version(row)), row[5]) if _is_delta(row) else row for row in rows]
+        current: dict[Version, Row] = {((row[1], row[2]), row[3]): row for row in again}
+        rows = [current.get(place, row) for place, row in zip(places, rows, strict=True)]
+    return [
+        (*row[:4], versions.body(place), row[5]) if place in deltas else row
+        for place, row in zip(places, rows, strict=True)
+    ]
 
 
-def _is_delta(row: Row) -> bool:
-    body: bytes | None = row[4]
-    return body is not None and is_delta(body)
-
-
-def _version(row: Row) -> Version:
-    return (row[1], row[2]), row[3]
-
-
-def _read_bases(
-    connection: Connection, database: str, name: str, known: dict[Version, bytes], deltas: Iterable[Version]
-) -> bool:
-    """Add the versions that deltas depend on to ``known``; return whether one is missing."""
-    ends = set(deltas)
+def _read_bases(connection: Connection, database: str, name: str, versions: Versions, bases: Iterable[Version]) -> bool:
+    """Add bases, and what they depend on, to ``versions``; return whether one is missing."""
+    known = versions.bodies
+    ends = set(bases)
     absent: set[Version] = set()
     lost = False
+    steps = _FIRST_STEPS
     for _ in range(MAX_CHAIN):
         followed: dict[Version, Version | None] = {}
-        missing = {end for end in (_end(known, at, followed) for at in ends) if end is not None}
+        missing = {end for end in (_end(versions, at, followed) for at in ends) if end is not None}
         ends = {end for end in missing if end not in known and end not in absent}
         lost = lost or len(ends) < len(missing)  # it was erased, or does not exist
         if not ends:
             break
-        chains = Counter(pair for pair, _ in ends)
-        # Of a row and column with many chains, as many versions are read in total: chains may lie far apart.
-        wanted = [(*pair, ref_key, 1 + (_VERSIONS - 1) // chains[pair]) for pair, ref_key in sorted(ends)]
-        for part in parts(wanted, _CHAINS_PER_SELECT):
-            for row_key, column_name, ref_key, body in _versions(connection, database, name, part):
-                known.setdefault(((row_key, column_name), ref_key), body)
+        for part in parts(sorted(ends), _CHAINS_PER_SELECT):
+            for version, body in _chains(connection, database, name, part, steps):
+                known.setdefault(version, body)
         absent.update(end for end in ends if end not in known)
+        steps = _MORE_STEPS
     return lost
 
 
-def _end(known: Mapping[Version, bytes], version: Version, followed: dict[Version, Version | None]) -> Version | None:
+def _end(versions: Versions, version: Version, followed: dict[Version, Version | None]) -> Version | None:
     """Return the first version of a chain that is not known or was erased; None if there is none.
 
     A chain also ends at a version that is damaged, which ``Versions`` reports. ``followed`` has the result for each
@@ -96,8 +99,10 @@ def _end(known: Mapping[Version, bytes], version: Version, followed: dict[Versio
     passed: list[Version] = []
     while version not in followed:
         passed.append(version)
-        body = known.get(version)
-        if body is None or is_erased(body):
+        body = versions.bodies.get(version)
+        if versions.hold(version):
+            followed[version] = None
+        elif body is None or is_erased(body):
             followed[version] = version
         elif not is_delta(body):
             followed[version] = None
@@ -115,19 +120,24 @@ def _end(known: Mapping[Version, bytes], version: Version, followed: dict[Versio
     return end
 
 
-def _versions(connection: Connection, database: str, name: str, wanted: Sequence[tuple[bytes, str, int, int]]) -> Rows:
-    """Read versions, and the next ones up to a number; each is given by its key and that number."""
-    lowest: dict[Any, int] = {}
-    for row_key, column_name, ref_key, _ in wanted:
-        lowest.setdefault((row_key, column_name), ref_key)
+def _chains(
+    connection: Connection, database: str, name: str, wanted: Sequence[Version], steps: int
+) -> Iterator[tuple[Version, bytes]]:
+    """Read versions, and what they depend on, up to a number of steps."""
+    requested = set(wanted)
 
     def check(rows: Rows) -> str | None:
-        for row_key, column_name, ref_key, _ in rows:
-            if lowest.get((row_key, column_name), ref_key + 1) > ref_key:
-                return f"requested {lowest!r:.200}, got version {ref_key} of {column_name} of {row_key!r}"
+        for row_key, column_name, *chain in rows:
+            ref_keys = [ref_key for ref_key in chain[::2] if ref_key is not None]
+            if ((row_key, column_name), ref_keys[0]) not in requested or ref_keys != sorted(set(ref_keys)):
+                return f"requested {wanted!r:.200}, got versions {ref_keys} of {column_name} of {row_key!r}"
         return None
 
-    return connection.rows(select_bases(database, wanted, name), check)
+    sql = select_bases(database, [(*pair, ref_key) for pair, ref_key in wanted], steps, name)
+    for row_key, column_name, *chain in connection.rows(sql, check):
+        for ref_key, body in zip(chain[::2], chain[1::2], strict=True):
+            if ref_key is not None:
+                yield ((row_key, column_name), ref_key), body
 
 
 def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:

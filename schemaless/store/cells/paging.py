@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
+from schemaless.codec.deltas import Payloads
 from schemaless.store.cells.bases import with_bases, within_budget
 from schemaless.store.cells.sql import Row, select_page, select_page_end
 from schemaless.wire.connection import Connection, Rows
@@ -51,6 +52,7 @@ class Scan:
         size: the shard's page size; updated from the sizes of the bodies read.
         legacy_only: return only cells whose bodies have no envelope.
         column_name: return only cells of this column.
+        payloads: what pages have in common, so that deltas on a page do not need what earlier pages have read.
     """
 
     run: Run
@@ -58,6 +60,7 @@ class Scan:
     size: PageSize
     legacy_only: bool = False
     column_name: str | None = None
+    payloads: Payloads | None = None
 
     def page(self, after: int, up_to: int | None, limit: int = MAX_PAGE_CELLS) -> tuple[Sequence[Row], bool]:
         """Return the next cells with ``after < added_id <= up_to`` (None for no upper limit), and whether more follow.
@@ -72,7 +75,7 @@ class Scan:
 
             def operation(connection: Connection) -> Sequence[Row]:
                 rows: Any = connection.rows(sql, lambda rows: self._check(rows, after, up_to))
-                return with_bases(connection, self.database, rows)
+                return with_bases(connection, self.database, rows, payloads=self.payloads)
 
             rows: Sequence[Row] = self.run(operation)
             return rows

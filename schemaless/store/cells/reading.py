@@ -22,6 +22,7 @@ from schemaless.base.keys import (
     row_key_bytes,
 )
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
+from schemaless.codec.deltas import Payloads
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import Limits, decode_body, is_delta
 from schemaless.errors import (
@@ -165,7 +166,13 @@ class Reader:
         return kind(key, column_name, ref_key, document, added_id, datetime.fromisoformat(created_at))
 
     def select(
-        self, shard: int, sql: bytes, wanted: Container[Any], key: slice, source: Source = PRIMARY
+        self,
+        shard: int,
+        sql: bytes,
+        wanted: Container[Any],
+        key: slice,
+        source: Source = PRIMARY,
+        payloads: Payloads | None = None,
     ) -> Sequence[Row]:
         """Send a query for complete cells to a shard.
 
@@ -175,6 +182,7 @@ class Reader:
             wanted: the requested keys.
             key: the columns that hold such a key: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
             source: where to read.
+            payloads: those of earlier queries for versions of the same cells.
 
         Raises:
             WrongReply: the reply has a row that was not requested.
@@ -182,7 +190,8 @@ class Reader:
         check, database = only_requested(wanted, key), self._shards.database(shard)
 
         def operation(connection: Connection) -> Sequence[Row]:
-            return with_bases(connection, database, cast("Sequence[Row]", connection.rows(sql, check)))
+            rows = cast("Sequence[Row]", connection.rows(sql, check))
+            return with_bases(connection, database, rows, payloads=payloads)
 
         read_from = source.read_from
         if read_from == "available":
@@ -354,8 +363,9 @@ class Reader:
             raise InvalidInput(f"limit must be an int of 0 or more, or None for all versions, got {limit!r}")
         source, shard = _source(read_from), self._shard_of(row)
         database = self._shards.database(shard)
+        payloads = Payloads()
         rows = read_versions(
-            lambda sql: self.select(shard, sql, [pair], PAIR, source),
+            lambda sql: self.select(shard, sql, [pair], PAIR, source, payloads),
             lambda after, before, count: select_versions(
                 database, *pair, after, before, descending, count, live_only=not include_erased
             ),

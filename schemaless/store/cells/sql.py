@@ -9,7 +9,9 @@ from typing import Final
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.wire.sql.parts import (
     CELL,
+    CELLS,
     CREATED_AT,
+    DELTA,
     LIVE,
     NOW,
     Term,
@@ -25,6 +27,7 @@ from schemaless.wire.sql.parts import (
     matching,
     moment,
     numbers,
+    quoted_table,
     rows_of,
     table,
     text,
@@ -81,9 +84,17 @@ def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]], name: st
 
 def with_keys(keys: Iterable[tuple[bytes, str, int]]) -> bytes:
     """Return a condition for the cells with these keys."""
-    return b" OR ".join(
-        b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
-        for row_key, column_name, ref_key in keys
+    return _with_keys(b"row_key,column_name,ref_key", keys)
+
+
+def _with_keys(names: bytes, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    # Conditions joined by OR, or queries by UNION ALL, take the server longer per key the more there are.
+    return b"(%b) IN (%b)" % (
+        names,
+        b",".join(
+            b"(x'%b','%b',%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
+            for row_key, column_name, ref_key in keys
+        ),
     )
 
 
@@ -186,36 +197,57 @@ def select_versions(
     )
 
 
-def select_bases(database: str, versions: Iterable[tuple[bytes, str, int, int]], name: str = "cell") -> bytes:
-    """Select row_key, column_name, ref_key and body of versions and the next ones, given keys and numbers of versions.
+def select_bases(database: str, keys: Iterable[tuple[bytes, str, int]], steps: int, name: str = "cell") -> bytes:
+    """Select row_key and column_name of cells, and the ref_keys and bodies of what each depends on.
 
-    A version may be selected more than once.
+    These are pairs of columns: the cell itself, the version that it is a delta against, and so on, ``steps`` in all.
+    They are NULL after a cell that is no delta.
     """
-    return _each(
-        [
-            b"SELECT row_key, column_name, ref_key, body FROM %b WHERE row_key=x'%b' AND column_name='%b' "
-            b"AND ref_key>=%d ORDER BY ref_key LIMIT %d"
-            % (by_key(database, name), row_key.hex().encode(), column_name.encode(), ref_key, limit)
-            for row_key, column_name, ref_key, limit in versions
-        ]
-    )
+    source = quoted_table(database, name)
+    hint = b" FORCE INDEX (cell_key)" if name == CELLS else b""
+    columns = [b"c%d.ref_key, c%d.body" % (number, number) for number in range(steps)]
+    joins = [b"%b AS c0%b" % (source, hint)]
+    for number in range(1, steps):
+        dependent = b"c%d.body" % (number - 1)
+        joins.append(
+            b"LEFT JOIN %b AS c%d%b ON %b AND c%d.row_key=c0.row_key AND c%d.column_name=c0.column_name "
+            b"AND c%d.ref_key=CAST(CONV(HEX(SUBSTRING(%b,3,8)),16,10) AS UNSIGNED)"
+            % (source, number, hint, DELTA.replace(b"body", dependent), number, number, number, dependent)
+        )
+    wanted = _with_keys(b"c0.row_key,c0.column_name,c0.ref_key", keys)
+    return b"SELECT c0.row_key, c0.column_name, %b FROM %b WHERE %b" % (b", ".join(columns), b" ".join(joins), wanted)
 
 
-def next_version(database: str) -> bytes:
-    """Return a subquery for the ref_key of the next higher version of a cell ``c`` that was not erased, or NULL."""
+def latest_version(database: str) -> bytes:
+    """Return a subquery for the ref_key of the latest version of a cell ``c`` that was not erased, or NULL.
+
+    In the order of the whole key, since MySQL would read and sort all versions by ref_key alone.
+    """
     return (
         b"SELECT n.ref_key FROM %b AS n FORCE INDEX (cell_key) WHERE n.row_key=c.row_key "
-        b"AND n.column_name=c.column_name AND n.ref_key>c.ref_key AND SUBSTRING(n.body,1,2)<>x'C1F0' "
-        b"ORDER BY n.ref_key LIMIT 1" % cell_table(database)
+        b"AND n.column_name=c.column_name AND %b ORDER BY n.row_key DESC, n.column_name DESC, n.ref_key DESC LIMIT 1"
+        % (cell_table(database), LIVE.replace(b"body", b"n.body"))
     )
 
 
-def select_next_versions(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
-    """Select row_key, column_name and ref_key of the cells with these keys, and the ``next_version`` of each."""
+def select_latest_versions(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select row_key, column_name and ref_key of the cells with these keys, and the ``latest_version`` of each."""
     return b"SELECT row_key, column_name, ref_key, (%b) FROM %b AS c FORCE INDEX (cell_key) WHERE %b" % (
-        next_version(database),
+        latest_version(database),
         cell_table(database),
         with_keys(keys),
+    )
+
+
+def select_higher_versions(database: str, keys: Iterable[tuple[bytes, str, int]], limit: int) -> bytes:
+    """Select row_key, column_name and ref_key of the next versions after each cell, erased ones as well."""
+    return _each(
+        [
+            b"SELECT row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d "
+            b"ORDER BY ref_key LIMIT %d"
+            % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key, limit)
+            for row_key, column_name, ref_key in keys
+        ]
     )
 
 

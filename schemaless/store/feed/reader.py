@@ -25,6 +25,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from schemaless.codec.deltas import Payloads
 from schemaless.codec.envelope import is_delta
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
 from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Scan
@@ -81,13 +82,24 @@ class Changes:
     def __post_init__(self) -> None:
         self.settled = SettledIds(self.shards)
 
-    def page(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> RowPage:
-        """Return settled cells after ``location``; see ``Datastore.get_cells_for_shard``."""
+    def page(
+        self,
+        shard: int,
+        location: int,
+        limit: int,
+        column_name: str | None,
+        read_from: ReadFrom,
+        payloads: Payloads | None = None,
+    ) -> RowPage:
+        """Return settled cells after ``location``; see ``Datastore.get_cells_for_shard``.
+
+        ``payloads`` are those of earlier pages.
+        """
 
         def page(spot: Spot) -> RowPage:
             if column_name is None:
-                return self._page(spot, location, limit)
-            return self._page_of_column(spot, location, limit, column_name)
+                return self._page(spot, location, limit, payloads)
+            return self._page_of_column(spot, location, limit, column_name, payloads)
 
         return self._follow(shard, read_from, page)
 
@@ -176,8 +188,9 @@ class Changes:
             poll_s: interval at which to check for new cells, in seconds; empty pages are then yielded as well, so that
                 callers can act in between. None to end at the last settled cell.
         """
+        payloads = Payloads()
         while True:
-            page = self.page(shard, location, limit, column_name, read_from)
+            page = self.page(shard, location, limit, column_name, read_from, payloads)
             is_end = page.next_location == location
             if is_end and poll_s is None:
                 return
@@ -238,9 +251,9 @@ class Changes:
 
     # Reading
 
-    def _page(self, spot: Spot, location: int, limit: int) -> RowPage:
+    def _page(self, spot: Spot, location: int, limit: int, payloads: Payloads | None) -> RowPage:
         settled_before = self.settled.mark(spot)
-        rows, _ = self._read(spot, location, None, limit)
+        rows, _ = self._read(spot, location, None, limit, payloads)
         if not rows:
             self._check_location(spot, location)
             return RowPage([], location)
@@ -249,7 +262,7 @@ class Changes:
             return RowPage(rows, last)
         settled, held = self.settled.settle(spot, last)
         if settled > location:
-            rows, _ = self._read(spot, location, settled, limit)
+            rows, _ = self._read(spot, location, settled, limit, payloads)
             if not rows:
                 return RowPage([], settled, held)
             last = rows[-1][0]
@@ -257,7 +270,9 @@ class Changes:
         before_gap = [row for added_id, row in enumerate(rows, location + 1) if row[0] == added_id]
         return RowPage(before_gap, location + len(before_gap), held)
 
-    def _page_of_column(self, spot: Spot, location: int, limit: int, column_name: str) -> RowPage:
+    def _page_of_column(
+        self, spot: Spot, location: int, limit: int, column_name: str, payloads: Payloads | None
+    ) -> RowPage:
         end = self._end_of_ids(spot, location, None, limit)
         if end is None:
             self._check_location(spot, location)
@@ -277,7 +292,7 @@ class Changes:
                 last = self._before_first_gap(spot, location, last)
                 if last == location:
                     return RowPage([], location, held)
-        rows, more = self._read(spot, location, last, limit, column_name)
+        rows, more = self._read(spot, location, last, limit, payloads, column_name)
         return RowPage(rows, rows[-1][0]) if more else RowPage(rows, last, held)
 
     def _end_of_ids(self, spot: Spot, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
@@ -295,12 +310,19 @@ class Changes:
         return after
 
     def _read(
-        self, spot: Spot, after: int, up_to: int | None, limit: int, column_name: str | None = None
+        self,
+        spot: Spot,
+        after: int,
+        up_to: int | None,
+        limit: int,
+        payloads: Payloads | None,
+        column_name: str | None = None,
     ) -> tuple[Sequence[Row], bool]:
         """Return the next cells, and whether more may follow."""
         size = self._sizes.setdefault(spot.shard, PageSize())
         run = partial(self._ask, spot, spot.node)
-        return Scan(run, self.shards.database(spot.shard), size, column_name=column_name).page(after, up_to, limit)
+        scan = Scan(run, self.shards.database(spot.shard), size, column_name=column_name, payloads=payloads)
+        return scan.page(after, up_to, limit)
 
     def _check_location(self, spot: Spot, location: int) -> None:
         """Check that the cells up to a location still exist.

@@ -153,14 +153,14 @@ def test_a_migration_never_brings_a_document_back(root, new_row, monkeypatch):
     rows = [new_row() for _ in range(6)]
     for row in rows:
         root.put_stored_cells([schemaless.NewStoredCell(row, "BASE", 1, json.dumps(document(1)).encode())])
-    recode = reencode.recode
+    convert = reencode.convert
 
-    def erase_and_recode(body: bytes, *arguments: Any, **named: Any) -> Any:
+    def erase_and_convert(body: bytes, *arguments: Any, **named: Any) -> Any:
         for each in rows[:3]:
             root.erase(each, reason=REASON)
-        return recode(body, *arguments, **named)
+        return convert(body, *arguments, **named)
 
-    monkeypatch.setattr(reencode, "recode", erase_and_recode)
+    monkeypatch.setattr(reencode, "convert", erase_and_convert)
     outcome = migrate.run(root, MigrateSpec())
 
     assert outcome.failures == []

@@ -17,7 +17,7 @@ from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
 from schemaless.codec.deltas import is_keyframe
-from schemaless.codec.envelope import describe_body, is_delta
+from schemaless.codec.envelope import base_of, describe_body, is_delta
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
@@ -89,6 +89,12 @@ def test_superseded_versions_become_deltas(fresh_store, migrate_store, rows):
         for ref_key in ref_keys:
             kept = ref_key == ref_keys[-1] or is_keyframe(row.bytes, column, ref_key)
             assert stored[row, column, ref_key] == ("msgpack+zlib" if kept else "msgpack+delta")
+
+    def steps(key):
+        body = after[key].body
+        return 1 + steps((*key[:2], base_of(body))) if is_delta(body) else 0
+
+    assert max(map(steps, after)) == 2
     assert total.cells == list(stored.values()).count("msgpack+delta") > 100
     assert whole - total.reclaimed_bytes == sum(len(cell.body) for cell in after.values()) < whole / 2
     assert {key: (c.added_id, c.created_at) for key, c in before.items()} == {

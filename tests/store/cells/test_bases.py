@@ -108,10 +108,15 @@ def test_only_what_is_missing_is_read(versions, store, queries):
         assert count(lambda: store.get_cell(versions.row, "BASE", whole)) == 1  # noqa: B023
     assert count(lambda: store.get_cell_latest(versions.row, "BASE")) == 1
     assert count(lambda: store.get_row(versions.row)) == 1
-    assert count(lambda: store.get_cell(versions.row, "BASE", 3)) == 2
-    assert count(lambda: store.get_cell(versions.row, "BASE", 36)) == 3, "its chain has 34 versions"
+    assert count(lambda: store.get_cell(versions.row, "BASE", 33)) == 2
+    assert count(lambda: store.get_cell(versions.row, "BASE", 17)) == 3, "its chain has 18 versions"
+    assert count(lambda: store.get_cell(versions.row, "BASE", 16)) == 4
     assert count(lambda: list(store.get_versions(versions.row, "BASE", limit=8))) == 1
-    assert count(lambda: list(store.get_versions(versions.row, "BASE", before=30, limit=8))) == 2
+    assert count(lambda: list(store.get_versions(versions.row, "BASE", limit=COUNT))) == 4, "one for each page"
+    assert count(lambda: list(store.get_versions(versions.row, "BASE", before=34, limit=8))) == 2
+    versions.write(40, delta(40, 48))
+    versions.write(48, delta(48, 70))
+    assert count(lambda: store.get_cell(versions.row, "BASE", 40)) == 2
 
 
 def test_a_base_that_is_erased_during_a_read_is_no_damage(versions, store, queries):
