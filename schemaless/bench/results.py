@@ -228,9 +228,10 @@ def front_of(combinations: Iterable[Combination]) -> set[str]:
 def this_machine() -> Machine:
     """Describe the current machine."""
     libraries = {name: version for name in _LIBRARIES if (version := version_of(name)) is not None}
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     return Machine(
         processor=_processor(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=(os.cpu_count() or 1) if affinity is None else len(affinity(0)),
         memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import time
+import zlib
 from pathlib import Path
 
 import pytest
 
 import schemaless
+from schemaless.bench.results import this_machine
+from schemaless.cell import NewStoredCell
+from schemaless.codec.envelope import decode_body
+from schemaless.errors import CellConflict
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -80,6 +89,36 @@ def test_verify_is_one_line_where_all_is_sound(invoke, migrate_url, before):
     assert whole.out.endswith(f"; {len(TEXTS)} originals from 4 files compared\n")
     assert again.out.endswith(f"sample of 4 of 4 blocks, --seed {sampled.json['seed']}\n")
     assert "originals" not in without.out
+
+
+@pytest.mark.parametrize("library", ["zlib_ng.zlib_ng", "zlib"])
+def test_bodies_of_another_zlib_are_the_same_cells(library, invoke, migrate_url, fresh_store, before, by_hand, new_row):
+    """A machine whose zlib compresses in other ways migrates and puts: verify, check and repeated puts accept both."""
+    compress = pytest.importorskip(library).compress
+    ours = {place: (key, body) for place, (key, body, _) in everything(fresh_store).items() if body[:2] == b"\xc1\x11"}
+    theirs = {}
+    for (shard, added_id), (_, body) in ours.items():
+        head = body[:2] + compress(zlib.decompress(body[2:-4]), 1)
+        theirs[shard, added_id] = head + zlib.crc32(head).to_bytes(4, "big")
+        cell = f"`{internals_of(fresh_store).shards.database(shard)}`.cell"
+        sql = f"UPDATE {cell} SET body=0x{theirs[shard, added_id].hex()} WHERE added_id={added_id}"
+        by_hand(fresh_store).execute(shard, sql.encode())
+    stored = [NewStoredCell(*key, theirs[place]) for place, (key, _) in ours.items()]
+    documents = {key: decode_body(body) for key, body in ours.values()}
+    verified, checked = invoke("migrate", "verify", url=migrate_url), invoke("check", url=migrate_url)
+    again = [fresh_store.put_cell(*key, document) for key, document in documents.items()]
+    row = new_row()
+    fresh_store.put_stored_cells([NewStoredCell(row, "AB", n, body) for n, (_, body) in enumerate(ours.values())])
+    crossed = fresh_store.put_stored_cells([NewStoredCell(row, "AB", n, cell.body) for n, cell in enumerate(stored)])
+
+    assert len(ours) > 30
+    assert all(body != theirs[place] for place, (_, body) in ours.items())
+    assert (verified.code, checked.code) == (0, 0), verified.out + checked.out
+    assert verified.out.startswith(f"sound: {len(TEXTS)} cells in 4 shards, ")
+    assert not any(put.created for put in (*again, *crossed))
+    assert all(fresh_store.get_cell(*key).body == document for key, document in documents.items())
+    with pytest.raises(CellConflict):
+        fresh_store.put_cell(*next(iter(documents)), {"another": "document"})
 
 
 def test_verify_is_exit_1_with_one_line_for_each_fault(invoke, migrate_url, fresh_store, new_row, before):
@@ -235,3 +274,38 @@ def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, 
         assert data.json["missing_originals"] == [
             {"job_id": 1, "shard": 2, "file": file.name, "found": found, "expected": cells}
         ]
+
+
+LINUX_ONLY = {
+    os: "copy_file_range eventfd fdatasync memfd_create pidfd_open posix_fadvise posix_fallocate sched_getaffinity "
+    "sched_setaffinity splice O_DIRECT O_NOATIME O_PATH",
+    signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX",
+    socket: "AF_NETLINK SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED TCP_KEEPIDLE TCP_USER_TIMEOUT",
+    time: "CLOCK_BOOTTIME",
+}
+"""What Python has on Linux and lacks on macOS, by module."""
+
+
+def test_commands_and_the_library_need_nothing_that_macos_lacks(
+    invoke, migrate_url, admin_url, fresh_store, new_row, tmp_path, monkeypatch
+):
+    """Puts, a migration with an archive, checks, a measurement, the status, and what benchmarks say of the machine."""
+    for module, names in LINUX_ONLY.items():
+        for name in names.split():
+            monkeypatch.delattr(module, name, raising=False)
+    load(fresh_store, new_row)
+    row = new_row()
+    commands = [
+        (admin_url, "cell", "put", str(row), "BASE", "1", '{"n": 1}'),
+        (migrate_url, "migrate", "run", "--execute", "--archive", tmp_path / "originals"),
+        (migrate_url, "migrate", "verify"),
+        (migrate_url, "check"),
+        (admin_url, "capacity", "measure", "--disk", "cluster-1=4GB:1GB", "--disk", "cluster-2=4GB:1GB"),
+        (admin_url, "status", "--fast"),
+        (migrate_url, "migrate", "restore", "--archive", tmp_path / "originals", "--execute"),
+    ]
+    results = [invoke(*command, url=url) for url, *command in commands]
+
+    assert [(result.code, result.err) for result in results if result.code] == []
+    assert fresh_store.get_cell(row, "BASE", 1).body == {"n": 1}
+    assert this_machine().cores > 0
