@@ -157,7 +157,7 @@ def check_encoded_finite(serializer: Serializer, payload: Payload, document: JSO
     """Refuse NaN and infinities, but walk the document only if its payload may hold one."""
     if not serializer.may_hold_nan(payload):
         return
-    if serializer is engine.packed:  # any number may have the byte it looks for
+    if serializer is engine.packed:  # any number may have the bytes it looks for
         with suppress(NotHeld):
             if not engine.msgpack.may_hold_nan(engine.msgpack.dumps(document, checked=True)):
                 return

@@ -102,7 +102,8 @@ class JSONText(Serializer):
 
     def may_hold_nan(self, payload: Payload) -> bool:
         """Return whether the text has ``NaN`` or ``Infinity``, which may be in a string."""
-        return b"NaN" in payload or b"Infinity" in payload
+        # The search for one byte is many times as fast.
+        return (0x4E in payload and b"NaN" in payload) or (0x49 in payload and b"Infinity" in payload)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return whether the text has more than ``values`` values."""

@@ -128,8 +128,13 @@ class Packed(Serializer):
         return unpack_reference(payload, depth, values)
 
     def may_hold_nan(self, payload: Payload) -> bool:
-        """Return whether the payload has the last byte of a NaN or an infinity, which may be part of other values."""
-        return b"\x7f" in payload or b"\xff" in payload
+        """Return whether the payload has the last bytes of a NaN or an infinity, which may be part of other values."""
+        if 0x7F not in payload and 0xFF not in payload:
+            return False
+        # A double is little-endian. After a split, an empty part stands between two of the bytes searched for.
+        return any(
+            (part or last)[-1] >= 0xF0 for last in (b"\x7f", b"\xff") for part in bytes(payload).split(last)[:-1]
+        )
 
     def exceeds(self, payload: Payload, values: int) -> bool:
         """Return False: a packed payload does not show its number of values before it is decoded."""
