@@ -12,6 +12,7 @@ import click
 from schemaless.base.events import Advanced
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.options import (
+    allow_nan_option,
     execute_option,
     note_gave_up,
     shards_option,
@@ -79,9 +80,10 @@ def trigger() -> None:
 @workers_option
 @click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
 @stop_option
+@allow_nan_option
 @url_option
 @json_option
-def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
+def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, url: str) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
     The function is called for existing cells and for new ones. Each worker process imports MODULE from the current
@@ -96,7 +98,8 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
     If a cell kills its worker process, its shard is quarantined: separate processes call the function for the cells of
     quarantined shards, one at a time, and all other shards continue.
 
-    The account needs the role follow, and also app if the function writes cells.
+    The account needs the role follow, and also app if the function writes cells. Cells that hold NaN or
+    infinities, such as migrated text, are read in any case; --allow-nan lets the function write them.
 
     \b
     Examples:
@@ -108,7 +111,7 @@ def run(target: str, workers: int, once: bool, stop_s: float, url: str) -> int:
     or on_erase fails 8 times in a row or kills 8 workers.
     """
     loaded = import_trigger(target)
-    with connect(url) as store:
+    with connect(url, allow_nan=allow_nan) as store:
         supervisor = trigger_supervisor(store, target, loaded.name, workers)
         if prepare(store, loaded):
             place = f"the {loaded.start} of {counted(store.shard_count, 'shard')}"

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import schemaless
+from schemaless.cli import trigger as cli_trigger
+from schemaless.errors import InvalidInput
+from schemaless.store.opening import opening_of
 from schemaless.store.triggers.admin import Triggers
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
@@ -71,6 +74,23 @@ def of_shard(store: schemaless.Datastore, new_row: Callable[[], object], shard: 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+@pytest.mark.parametrize("options", [(), ("--allow-nan",)])
+def test_the_workers_may_write_nan_if_the_command_says_so(options, monkeypatch, tmp_path, invoke, follow_url):  # noqa: F811
+    """A function may have to copy documents that are not JSON, such as migrated text."""
+    opened: list[bool] = []
+
+    def supervisor(store: schemaless.Datastore, *arguments: object) -> None:
+        opened.append(opening_of(store).allow_nan)
+        raise InvalidInput("seen")
+
+    (tmp_path / "of_nan.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(cli_trigger, "trigger_supervisor", supervisor)
+    done = invoke("trigger", "run", "of_nan:keep", *options, url=follow_url)
+
+    assert (done.code, opened) == (2, [bool(options)])
 
 
 def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_store, new_row, invoke, follow_url):  # noqa: F811
