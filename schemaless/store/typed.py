@@ -74,8 +74,9 @@ class Column(Generic[T]):
         cell = trips.latest(row_key)  # Cell[Trip] | None
 
     The methods have the arguments, results and errors of the methods of ``Datastore`` that they call. In addition,
-    writes raise ``InvalidBody`` for a document that the model would not read back, before anything is sent; reads raise
-    ``DocumentMismatch`` for a stored document that does not fit the model.
+    writes raise ``InvalidBody`` for a document that the model would not read back, or with a datetime without a time
+    zone, which indexes and other readers would take for UTC, before anything is sent; reads raise ``DocumentMismatch``
+    for a stored document that does not fit the model.
     """
 
     def __init__(self, store: Store, column_name: str, model: type[T], upcast: Upcast | None) -> None:
@@ -83,7 +84,7 @@ class Column(Generic[T]):
         self._name = check_column_name(column_name)
         self._model = model
         self._upcast = upcast
-        self._dump, self._load, self._refusals = _conversion(model)
+        self._dump, self._load, self._dates, self._refusals = _conversion(model)
 
     def __repr__(self) -> str:
         return f"Column({self._name!r}, {_name_of(self._model)})"
@@ -180,6 +181,11 @@ class Column(Generic[T]):
                 f"cell {cell}: this {_name_of(self._model)} could not be read back: {_reason(error)}. "
                 "Nothing was written"
             ) from error
+        if self._dates is not None and (field := next(_naive(self._dates(document)), None)) is not None:
+            raise InvalidBody(
+                f"cell {cell}: {_name_of(self._model)}{field} is a datetime without a time zone, which readers would "
+                "take for UTC; use an aware one, such as datetime.now(UTC), or declare a str. Nothing was written"
+            )
         return body
 
     def _typed(self, cell: Cell | None) -> Cell[T] | None:
@@ -210,10 +216,37 @@ def _reason(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details) or str(error)
 
 
+def _naive(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of datetimes without a time zone."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            yield path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _naive(key, f"{path}.{key}")
+            yield from _naive(item, f"{path}.{key}")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for position, item in enumerate(value):
+            yield from _naive(item, f"{path}[{position}]")
+
+
+def _may_have_dates(described: object) -> bool:
+    """Return False if a model's description shows that it has no datetimes, which are not searched for then."""
+    text = repr(described)
+    return any(name in text for name in ("DateTimeType", "AnyType", "CustomType", "'datetime'", "'any'"))
+
+
 def _conversion(
     model: type[T],
-) -> tuple[Callable[[T], JSONDocument], Callable[[JSONDocument], T], tuple[type[Exception], ...]]:
+) -> tuple[
+    Callable[[T], JSONDocument],
+    Callable[[JSONDocument], T],
+    Callable[[T], Any] | None,
+    tuple[type[Exception], ...],
+]:
     """Return functions that convert a model to a document and back, and the errors that they raise.
+
+    The third function returns the document with its datetimes as such; None if the model has none.
 
     Raises:
         InvalidInput: msgspec is not installed, or does not support the model.
@@ -229,7 +262,10 @@ def _conversion(
             # As JSON text, so that strict models accept a datetime as text too.
             return adapter.validate_json(core.to_json(body, inf_nan_mode="constants"))  # type: ignore[no-any-return]
 
-        return dump, load, (TypeError, ValueError)
+        def dates(document: T) -> Any:
+            return adapter.dump_python(document, by_alias=True, round_trip=True)
+
+        return dump, load, dates if _may_have_dates(adapter.core_schema) else None, (TypeError, ValueError)
     try:
         msgspec = importlib.import_module("msgspec")
     except ImportError:
@@ -240,9 +276,14 @@ def _conversion(
         msgspec.json.Decoder(model)
     except TypeError as error:
         raise InvalidInput(f"{_name_of(model)} cannot be the model of a column: {error}") from error
+
+    def dates_of(document: T) -> Any:
+        return msgspec.to_builtins(document, builtin_types=(datetime,))
+
     return (
         # Through JSON text, because to_builtins keeps tuples.
         lambda document: json.loads(json.dumps(msgspec.to_builtins(document, str_keys=True))),
         lambda body: msgspec.convert(body, model, str_keys=True),
+        dates_of if _may_have_dates(msgspec.inspect.type_info(model)) else None,
         (TypeError, ValueError, msgspec.MsgspecError),
     )

@@ -163,12 +163,15 @@ def test_documents_of_another_shape_are_named_or_upcast(store, new_row, model):
 @pytest.mark.guarantee("refused-before-io")
 @each("model", [Trip, StructTrip, PydanticTrip])
 def test_what_would_not_read_back_is_not_written(store, new_row, model):
-    """Dataclasses and structs do not check their fields; NaN is refused as in any document."""
+    """Dataclasses and structs do not check their fields; NaN is refused as in any document, and so is local time."""
     row, trips, trip = new_row(), store.column("BASE", model), made(model, **FIELDS)
     trip.legs = [Leg(float("nan"))]
     with pytest.raises(InvalidBody, match=r"body\.legs\[0\]\.miles: nan is not a JSON number"):
         trips.put(row, 1, trip)
-    trip.legs, trip.fare = [], "twelve"
+    trip.legs, trip.requested_at = [], datetime(2026, 3, 29, 1, 30)  # noqa: DTZ001 - that is the point
+    with pytest.raises(InvalidBody, match=r"Trip\.requested_at is a datetime without a time zone"):
+        trips.put(row, 1, trip)
+    trip.requested_at, trip.fare = FIELDS["requested_at"], "twelve"
     for write in (
         lambda: trips.put(row, 1, trip),
         lambda: trips.append(row, trip),
@@ -200,7 +203,7 @@ TRIPS = st.fixed_dictionaries(
         "driver": st.uuids(),
         "fare": st.decimals(allow_nan=False, allow_infinity=False),
         "status": st.sampled_from(Status),
-        "requested_at": st.datetimes(timezones=st.none() | OFFSETS),
+        "requested_at": st.datetimes(timezones=OFFSETS),
         "day": st.dates(),
         "legs": st.lists(st.builds(Leg, MILES, st.tuples(st.text())), max_size=3),
         "notes": st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.none() | st.text(), max_size=3),
