@@ -1,6 +1,6 @@
 """What a server refuses becomes one of the library's errors, and says truly whether to try again.
 
-The server is these tests' own: they change its settings, fill its disk and shut it down in the end.
+The server is these tests' own: they change its settings, fill its disk and shut it down.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardMoving,
 )
+from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
@@ -50,7 +51,7 @@ def server(flavour: str) -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def admin(server: LocalServer) -> Iterator[Any]:
     """A connection as root."""
     connection = direct(str(server.socket))
@@ -65,11 +66,12 @@ def root_url(server: LocalServer) -> str:
 
 
 @pytest.fixture(scope="module")
-def url(root_url: str, admin: Any) -> str:
+def url(root_url: str, server: LocalServer) -> str:
     """The same, for an account that may read and write, and no more."""
-    rows(admin, "CREATE USER app@localhost IDENTIFIED BY 'secret'")
-    rows(admin, "GRANT SELECT, INSERT ON `refusals%`.* TO app@localhost")
-    rows(admin, "GRANT SELECT ON performance_schema.* TO app@localhost")
+    with contextlib.closing(direct(str(server.socket))) as admin:
+        rows(admin, "CREATE USER app@localhost IDENTIFIED BY 'secret'")
+        rows(admin, "GRANT SELECT, INSERT ON `refusals%`.* TO app@localhost")
+        rows(admin, "GRANT SELECT ON performance_schema.* TO app@localhost")
     return root_url.replace("root@", "app:secret@")
 
 
@@ -431,6 +433,9 @@ def test_a_full_disk_is_reported_and_reads_continue(admin, server):
             assert "free some space" in str(error)
 
         assert [cell.body for cell in store.iter_shard(0)] == [noise[number] for number in written]
+    rows(admin, "SET GLOBAL innodb_file_per_table = ON")
+    for database in ("full_0000", "full_heartbeat", "full"):
+        rows(admin, f"DROP DATABASE {database}")
 
 
 @pytest.mark.guarantee("own-errors")
@@ -449,6 +454,7 @@ def test_every_call_reports_a_server_that_was_shut_down(admin, server, url):
         expect_refusal(error, ServerUnavailable, codes={2002, 2003}, retryable=True, shard=0)
     for call in (lambda: schemaless.connect(url), lambda: schemaless.create("more", 1, [server.url])):
         expect_refusal(error_of(call), ServerUnavailable, codes={2002, 2003}, retryable=True, shard=None)
+    local_servers.start(server)
 
 
 def store_url(store: Datastore) -> str:
