@@ -442,6 +442,34 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
     assert (parked.added_id, parked.attempts, parked.error) == (deadly.added_id, 3, DIED)
 
 
+@pytest.mark.guarantee("follower-idempotent")
+@pytest.mark.usefixtures("mortal")
+def test_a_write_under_a_key_derived_from_the_cells_happens_once(put, works, fresh_store, follow_store):
+    """The worker dies between the write and the storing of its location, so that its successor calls again."""
+    calls = []
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def bill(cell, call):
+        calls.append(cell.key)
+        fresh_store.put_cell(cell.row_key, "BILL", cell.ref_key, cell.body)
+        if len(calls) == 2:
+            raise Died
+
+    keys = [put(number).key for number in range(3)]
+    first = works(bill, "first")
+    with pytest.raises(Died):
+        turn(first)
+    first.membership._ended.set()
+    remove_worker(first.membership._pool, follow_store.name, first.name)
+    turn(works(bill, "second"))
+    bills = [cell.decode() for cell in fresh_store.scan_shard(SHARD) if cell.key.column_name == "BILL"]
+
+    assert len(calls) > len({*calls}) == 3
+    assert sorted((cell.key.row_key, cell.body) for cell in bills) == sorted(
+        (key.row_key, number) for number, key in enumerate(keys)
+    )
+
+
 def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put, works, triggers, monkeypatch):
     """Otherwise a server that rejects writes for a while would cause a cell to be parked without a call."""
     calls = []
@@ -709,22 +737,3 @@ def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_sto
 
     assert [rest, *(schemaless.catch_up(follow_store, noted) for _ in range(2))] == [True, True, False]
     assert seen == [(number, threading.get_ident()) for number in range(7)]
-
-
-def test_catch_up_follows_what_triggers_write_for_one_another(follow_store, fresh_store, put):
-    """In one call, whatever the order of the triggers; one that feeds itself does not keep it from returning."""
-    wrote: list[str] = []
-
-    def copying(source: str, to: str) -> schemaless.Trigger:
-        def copy(cell: schemaless.Cell, call: schemaless.Call) -> None:
-            fresh_store.append_cell(cell.row_key, to, cell.body)
-            wrote.append(to)
-
-        return schemaless.trigger(column=source, start="beginning", name=f"{source}-{to}")(copy)
-
-    put(1)
-    chain = [copying("C", "D"), copying("B", "C"), copying("BASE", "B")]
-    handled = [schemaless.catch_up(follow_store, *chain) for _ in range(2)]
-
-    assert (handled, wrote) == ([True, False], ["B", "C", "D"])
-    assert schemaless.catch_up(follow_store, copying("D", "D")) is True
