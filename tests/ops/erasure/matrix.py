@@ -7,17 +7,16 @@ with the cells, the log and the ledger, and with every row of every table of the
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import schemaless
 from schemaless.cell import CellKey
@@ -27,9 +26,7 @@ from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.status import status
 from schemaless.ops.erasure.verify import verify
-from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
-from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.compare import compare
@@ -40,93 +37,16 @@ from schemaless.store.indexes.definition import define
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.supervision import prepare
-from schemaless.wire.connection import Connection
 from tests.movers import query
-from tests.processes import PROCESSES
+from tests.processes import PATIENCE_S, Runner, complete, run_job
 from tests.store.followers.workers import CALM
 
 REASON = "gdpr-art-17"
 STAYS, MOVES = 0, 1
 """The shard that is re-encoded, and the one that moves back and forth."""
 
-PATIENCE_S = 120.0
 _PAUSE_S = 0.05
 """Pause between two calls of a client, in seconds; a move of a busier shard rests most of the time."""
-FATAL = (
-    *(
-        b"UPDATE",
-        b"INSERT",
-        b"DELETE",
-        b"COMMIT",
-        b"START",
-        b"SELECT event_id",
-        b"CREATE",
-        b"RENAME",
-        b"DROP",
-        b"ALTER",
-    ),
-    *(b"LOCK TABLES", b"UNLOCK TABLES"),
-)
-"""Prefixes of the statements before which a process may die."""
-
-_KINDS: Final = {kind.name: kind for kind in (ERASE, MIGRATE, moves.MOVE)}
-
-
-def work_and_die(url: str, job_id: int, fatal: int | None, sent: Any) -> None:
-    """Continue a job in this process, which kills itself before a statement that changes something."""
-    statements = count()
-    ask = Connection.ask
-
-    def hooked(connection: Connection, sql: bytes, **how: Any) -> object:
-        if sql.startswith(FATAL):
-            if next(statements) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            sent.value += 1
-        return ask(connection, sql, **how)
-
-    Connection.ask = hooked  # type: ignore[method-assign]
-    with schemaless.connect(url, read_timeout_s=60) as store:
-        job = JobStore(store).job(job_id)
-        kind = _KINDS[job.kind]
-        kind.run(store, kind.spec.of(job), job=job)
-
-
-class Runner:
-    """A process that continues a job.
-
-    Args:
-        url: the datastore.
-        job_id: number of the job.
-        fatal: number of the statement before which the process dies, or None.
-    """
-
-    def __init__(self, url: str, job_id: int, fatal: int | None = None) -> None:
-        self._sent = PROCESSES.Value("i", 0)
-        arguments = (url, job_id, fatal, self._sent)
-        self._process = PROCESSES.Process(target=work_and_die, args=arguments, daemon=True)
-        self._process.start()
-
-    @property
-    def killed(self) -> bool:
-        """Whether the process has died before its statement."""
-        return self._process.exitcode == -signal.SIGKILL
-
-    def join(self) -> int:
-        """Wait for the end of the process; return how many statements it has sent."""
-        self._process.join(PATIENCE_S)
-        assert self._process.exitcode in (0, -signal.SIGKILL), self._process.exitcode
-        return int(self._sent.value)
-
-
-def complete(store: schemaless.Datastore, url: str, *job_ids: int) -> None:
-    """Complete jobs whose runners died, as successors do once the leases have expired."""
-    job_store = JobStore(store)
-    for job_id in job_ids:
-        job_store.leases.release_dead(job_id, "")
-    runners = [Runner(url, job_id) for job_id in job_ids if job_store.job(job_id).unfinished]
-    for runner in runners:
-        runner.join()
-    assert not [job_id for job_id in job_ids if job_store.job(job_id).unfinished]
 
 
 class Sent(NamedTuple):
@@ -289,9 +209,9 @@ class Matrix:
         internals.shards.router.again(internals.shards.routing)
         to = next(each.name for each in internals.topology.clusters if each != internals.topology.cluster_of(MOVES))
         moving, _ = moves.MOVE.begin_or_join(self.store, MoveSpec(to, accounts=False), [MOVES])
-        eraser = Runner(self._url, erasing.job_id, erase_dies)
+        eraser = Runner(partial(run_job, self._url, erasing.job_id), erase_dies)
         time.sleep(self._chance.uniform(0, 0.3))
-        mover = Runner(self._url, moving.job_id, move_dies)
+        mover = Runner(partial(run_job, self._url, moving.job_id), move_dies)
         sent = Sent(eraser.join(), mover.join())
         self._moves += 1
         self._kills += eraser.killed + mover.killed

@@ -1,47 +1,222 @@
-"""Kill -9 of a command, or of a server that it uses: run again, the command completes and nothing is lost.
+"""Jobs of every kind, loads and upgrades that die anywhere: run again, they give the result of an undisturbed run.
 
 Upgrades here are to the later revisions of ``tests/revisions``.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 import schemaless
-from schemaless.base.keys import shard_database
+from schemaless import Datastore, NewStoredCell
+from schemaless.cell import CellKey
+from schemaless.codec.envelope import tombstone
 from schemaless.codec.recode import recode
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.ops.admin.upgrades import schema_status, upgrade_schema
-from schemaless.ops.migrate import run as migration
+from schemaless.ops.erasure import job as erasure_job
+from schemaless.ops.erasure.job import ERASE, RETAIN, ErasureSpec, begin_retention, outcome_of
+from schemaless.ops.erasure.job import run as run_erasure
+from schemaless.ops.erasure.verify import verify
+from schemaless.ops.failover import nodes
+from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.kind import JobKind, JobSpec
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.jobs.worker import let_go, work_on
+from schemaless.ops.migrate.rebuild import REBUILD, RebuildSpec
+from schemaless.ops.migrate.restore import RESTORE, RestoreSpec
+from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
-from schemaless.schema.engine import session
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.spec import MoveSpec
+from schemaless.store.erasures.ledger import target
+from schemaless.store.erasures.retention import Policy
+from schemaless.store.indexes.registry import Registry
 from schemaless.store.internals import internals_of
+from schemaless.store.opening import opening_of
 from schemaless.testing.servers import private_servers
-from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
-from tests.accounts import Accounts, accounts_on, connect, run
+from tests.movers import connected, query
+from tests.ops.erasure.matrix import REASON, Matrix
+from tests.ops.migrate.originals import everything
+from tests.processes import KINDS, PATIENCE_S, Runner, complete, dying, run_command, run_job
+from tests.promotion import caught_up, sql, word
 from tests.revisions import FIRST, LAST, installed
 
 pytestmark = [pytest.mark.mysql]
 
-DOCUMENTS = 2000
-_names = iter(f"killed{number}" for number in range(1, 1000))
+SHARD = 2
+"""Shard on the second server that is rebuilt and moved."""
+
+Cells = dict[tuple[int, int], tuple[Any, ...]]
+
+
+class Killed(BaseException):
+    """Stands for the death of a process: the exception closes everything that it holds open."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Work that has begun.
+
+    Attributes:
+        work: continues it in another process.
+        expected: all cells after an undisturbed run.
+        job: the job; None for a load.
+        erasures: number of the erasure in the ledger by the key of each cell that it erases.
+    """
+
+    work: Callable[[], object]
+    expected: Cells
+    job: Job | None = None
+    erasures: dict[CellKey, int] = field(default_factory=dict)
+
+
+class Cases:
+    """Begins jobs and loads on a datastore, and completes them.
+
+    Args:
+        url: the datastore, as root.
+        store: the same.
+        new_row: makes row keys.
+        folder: for originals of migrations and documents of loads.
+    """
+
+    def __init__(self, url: str, store: Datastore, new_row: Callable[[], uuid.UUID], folder: Path) -> None:
+        self._url = url
+        self._store = store
+        self._new_row = new_row
+        self._folder = folder
+        self._archive = str(folder / "archive")
+
+    def begin(self, kind: str, count: int = 24) -> Case:
+        """Store cells of some rows, and begin a job of a kind, or a load."""
+        rows = [self._new_row() for _ in range(count)]
+        texts = [json.dumps({"row": str(row), "text": "word " * 200}).encode() for row in rows]
+        for column, version in (("BASE", 1), ("BASE", 2), ("LOG", 1), ("LOG", 2)):
+            cells = [NewStoredCell(row, column, version, text) for row, text in zip(rows, texts, strict=True)]
+            self._store.put_stored_cells(cells, trusted=True)
+        begun: Case = getattr(self, f"_{kind}")(rows, everything(self._store))
+        return begun
+
+    def _job(self, kind: JobKind[Any], spec: JobSpec, shards: Iterable[int] | None, expected: Cells) -> Case:
+        job, _ = kind.begin_or_join(self._store, spec, shards)
+        return Case(partial(run_job, self._url, job.job_id), expected, job)
+
+    def _load(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        path = self._folder / f"{rows[0]}.ndjson"
+        lines = [json.dumps({"id": str(row), "text": "word " * 500}).encode() for row in rows * 20]
+        path.write_bytes(b"".join(b'{"n": %d, %b\n' % (number, line[1:]) for number, line in enumerate(lines)))
+        # Its added_ids are not known beforehand.
+        words = ("load", path, "--column", "NEW", "--row-key", "id", "--ref-key", "n", "--as", "legacy")
+        keys = [CellKey(row, "NEW", number) for number, row in enumerate(rows * 20)]
+        loaded = zip(keys, path.read_bytes().splitlines(), strict=True)
+        new = {(-1, number): (key, line, None) for number, (key, line) in enumerate(loaded)}
+        return Case(partial(run_command, self._url, *words), before | new)
+
+    def _migrate(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        expected = {place: (key, recode(body).body, at) for place, (key, body, at) in before.items()}
+        return self._job(MIGRATE, MigrateSpec(archive=self._archive), None, expected)
+
+    def _restore(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        migrated = MIGRATE.run(self._store, MigrateSpec(archive=self._archive))
+        return self._job(RESTORE, RestoreSpec((self._archive,), job=migrated.job_id), None, before)
+
+    def _rebuild(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        return self._job(REBUILD, RebuildSpec(lock_wait_s=10), [SHARD], before)
+
+    def _move(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        for left in moves.left_behind(self._store, [SHARD]):
+            moves.drop(self._store, left)
+        internals = internals_of(self._store)
+        internals.shards.router.again(internals.shards.routing)
+        to = next(each.name for each in internals.topology.clusters if each != internals.topology.cluster_of(SHARD))
+        return self._job(moves.MOVE, MoveSpec(to, accounts=False), [SHARD], before)
+
+    def _erase(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        ledger = internals_of(self._store).erasures.ledger
+        number = ledger.intend(REASON, [target(row) for row in rows[:5]])
+        shards = [each.shard for each in ledger.entry(number).shards]
+        case = self._job(ERASE, ErasureSpec(number), shards, before)
+        return erasing(case, {key: number for key, _, _ in before.values() if key.row_key in rows[:5]})
+
+    def _retain(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        internals_of(self._store).policies.set(Policy("LOG", keep_versions=1))
+        number = begin_retention(self._store)
+        assert number is not None
+        case = self._job(RETAIN, ErasureSpec(number), None, before)
+        keys = (key for key, _, _ in before.values() if key.row_key in rows)
+        return erasing(case, {key: number for key in keys if key[1:] == ("LOG", 1)})
+
+    def complete(self, case: Case) -> None:
+        """Complete a job as a successor, or load again, and compare."""
+        if case.job is None:
+            Runner(case.work).join()
+        else:
+            complete(self._store, self._url, case.job.job_id)
+        compare(self._store, case)
+
+
+def erasing(case: Case, erasures: dict[CellKey, int]) -> Case:
+    """Return a case in which cells are erased."""
+    bodies = {key: tombstone(number) for key, number in erasures.items()}
+    expected = {place: (key, bodies.get(key, body), at) for place, (key, body, at) in case.expected.items()}
+    return replace(case, expected=expected, erasures=case.erasures | erasures)
+
+
+def compare(store: Datastore, case: Case) -> None:
+    """Compare cells, and the log and ledger of erasures, with those of an undisturbed run; look for other tables."""
+    found = everything(store)
+    loaded = {(key, body) for (shard, _), (key, body, _) in case.expected.items() if shard < 0}
+    new = [cell for place, cell in found.items() if place not in case.expected]
+    assert {(key, body) for key, body, _ in new} == loaded
+    assert len(new) == len(loaded)
+    assert all(found[place] == cell for place, cell in case.expected.items() if place[0] >= 0)
+    assert check(store).faults == {}
+    log = [event for shard in range(store.shard_count) for event in store.get_erased_for_shard(shard, limit=100_000)]
+    ids = {key: added_id for (_, added_id), (key, _, _) in case.expected.items()}
+    for number in {*case.erasures.values()}:
+        keys = {key for key, erasure in case.erasures.items() if erasure == number}
+        logged = [(event.key, event.added_id) for event in log if event.erasure == number]
+        assert sorted(logged) == sorted((key, ids[key]) for key in keys)
+        entry = internals_of(store).erasures.ledger.entry(number)
+        assert (entry.cells, entry.executed_at is not None) == (len(keys), True)
+        assert verify(store, number).clean
+    internals = internals_of(store)
+    internals.shards.router.again(internals.shards.routing)
+    for shard in range(store.shard_count):
+        tables = query(internals.shards.node_of(shard), f"SHOW TABLES FROM `{internals.shards.database(shard)}`")
+        assert not [table for (table,) in tables if "incoming" in table or "probe" in table or "#sql" in table]
+
+
+@pytest.fixture
+def url(accounts: Any, fresh_url: str) -> str:
+    """The new datastore as root."""
+    return str(accounts.root(fresh_url))
 
 
 @pytest.fixture(scope="module")
@@ -51,248 +226,125 @@ def own_servers(flavour: str) -> Iterator[list[LocalServer]]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,000 documents of about 3 KB, as NDJSON."""
-    path = tmp_path_factory.mktemp("killed") / "documents.ndjson"
-    with path.open("w") as lines:
-        for number in range(DOCUMENTS):
-            document = {
-                "id": str(uuid.UUID(int=number)),
-                "n": number,
-                "list": [number + 0.25] * 50,
-                "text": "word " * 500,
-            }
-            lines.write(json.dumps(document) + "\n")
-    return path
-
-
-@pytest.fixture(scope="module")
-def own_accounts(own_servers: list[LocalServer]) -> Iterator[Accounts]:
-    """The accounts on these servers."""
-    with accounts_on([server.url for server in own_servers]) as made:
-        yield made
-
-
 @pytest.fixture
-def url(own_accounts: Accounts) -> str:
-    """A new datastore of four shards on the servers that may be killed, for ``app``."""
-    return own_accounts.create(next(_names), 4)
+def own_url(own_servers: list[LocalServer]) -> str:
+    """A new datastore of four shards on them, for root."""
+    return schemaless.create(f"killed{uuid.uuid4().hex[:8]}", 4, [server.url for server in own_servers])
 
 
-@pytest.fixture
-def migrate(own_accounts: Accounts, url: str) -> str:
-    """The new datastore for ``migrate``."""
-    own_accounts.allow("migrate", str(parse_url(url).database), 4)
-    return own_accounts.url("migrate", url)
-
-
-@pytest.fixture
-def move(own_accounts: Accounts, url: str) -> str:
-    """The new datastore for ``move``."""
-    own_accounts.allow("move", str(parse_url(url).database), 4)
-    return own_accounts.url("move", url)
-
-
-@pytest.fixture
-def admin(own_accounts: Accounts, own_servers: list[LocalServer], url: str) -> str:
-    """The new datastore for ``admin``, which may drop one table, as the test's later revisions do."""
-    for server in own_servers:
-        with closing(connect(server.url, None)) as root:
-            for shard in range(4):
-                database = shard_database(str(parse_url(url).database), shard)
-                run(root, f"GRANT CREATE, DROP ON `{database}`.later TO {own_accounts.account('admin')}")
-    return own_accounts.url("admin", url)
-
-
-def start(url: str, *arguments: str) -> subprocess.Popen[str]:
-    """Start a command on a datastore."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "schemaless.cli.entry", *arguments],
-        env={**os.environ, "SCHEMALESS_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(url: str, *arguments: str) -> str:
-    """Run a command to its end and return what it printed."""
-    process = start(url, *arguments)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    return out
-
-
-def load_arguments(source: Path) -> tuple[str, ...]:
-    return ("load", str(source), "--column", "BASE", "--row-key", "id", "--ref-key", "n", "--as", "legacy")
-
-
-def put(url: str, source: Path) -> None:
-    """Store the cells that an undisturbed load stores, without the command."""
+@pytest.mark.guarantee("migrate-killed", "erasure-exact")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, new_row, tmp_path, kind):
+    """It dies in this process, by an exception that nothing handles."""
+    sent = itertools.count()
     with schemaless.connect(url) as store:
-        store.put_stored_cells([schemaless.NewStoredCell(*key, body) for key, body in expected_cells(source).items()])
+        cases, fatal = Cases(url, store, new_row, tmp_path), None
+        for _ in range(2):
+            case = cases.begin(kind)
+
+            def die() -> None:
+                raise Killed
+
+            dies = nullcontext() if fatal is None else pytest.raises(Killed)
+            with dies, dying(fatal, die, lambda: next(sent)):
+                try:
+                    for state in JobStore(store).shards(case.job.job_id):
+                        work_on(opening_of(store), case.job.job_id, state.shard, "first", KINDS[kind].work)
+                finally:
+                    let_go()
+            # Another run may send a few statements less.
+            fatal = random.Random(f"{kind} 7").randrange(next(sent) * 3 // 4)
+            cases.complete(case)
 
 
-MIGRATE = ("migrate", "run", "--execute")
+@pytest.mark.long
+@pytest.mark.guarantee("migrate-killed", "erasure-exact")
+@pytest.mark.parametrize("kind", ["load", *KINDS])
+@pytest.mark.parametrize(("victim", "points"), [("process", 8), ("server", 2)])
+def test_work_during_which_a_process_or_server_is_killed(own_servers, own_url, new_row, tmp_path, kind, victim, points):
+    """SIGKILL before a statement; a job waits for its server, or its successor completes it. A load is repeated."""
+    chance = random.Random(f"{kind} {victim}")
+    with schemaless.connect(own_url) as store:
+        cases, fatal, killed, alive = Cases(own_url, store, new_row, tmp_path), None, 0, 0
+        while fatal != []:
+            case = cases.begin(kind)
+            number = None if fatal is None else fatal.pop()
+            runner = Runner(case.work, number, own_servers[1].pid if victim == "server" else 0)
+            if number is not None and victim == "server":
+                while runner.running and runner.sent <= number:
+                    time.sleep(0.002)
+                restart(own_servers, 1)
+            sent = runner.join(*([] if number is None else [1]))
+            killed, alive = killed + runner.killed, alive + (not runner.killed)
+            fatal = chance.sample(range(sent), min(points, sent)) if fatal is None else fatal
+            cases.complete(case)
+
+    # A run may send a few statements less than the first one, which was not killed.
+    assert killed >= alive or victim == "server"
 
 
-def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Poll until the command has made progress; it must still be running then."""
-    deadline = time.monotonic() + 60
-    while not done():
-        assert process.poll() is None, "the command ended before it could be killed in the middle"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def restart(servers: list[LocalServer], which: int) -> None:
+    """Kill a server, and start it again."""
+    local_servers.kill(servers[which])
+    servers[which] = local_servers.start(servers[which])
 
 
-def counter(url: str, server: LocalServer, condition: bytes) -> Callable[[], int]:
-    """Return a function that counts the cells of the datastore's first shard on a server."""
-    name = parse_url(url).database
-    parsed = parse_url(server.url)
-    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=1))
-    database = f"{name}_{0 if server.number == 1 else 2:04d}"
-    sql = b"SELECT COUNT(*) FROM `%b`.cell WHERE %b" % (database.encode(), condition)
-    return lambda: int(pool.run(lambda connection: connection.rows(sql))[0][0])
+@pytest.mark.long
+@pytest.mark.guarantee("migrate-killed")
+@pytest.mark.parametrize("kind", ["migrate", "restore"])
+def test_a_command_killed_with_its_workers_continues(url, new_row, tmp_path, kind):
+    """SIGKILL of all processes of a command at any moment: the same command, run again, completes the job."""
+    verb = {"migrate": ("run",), "restore": ("restore", "--archive", str(tmp_path / "archive"))}[kind]
 
+    def start() -> subprocess.Popen[bytes]:
+        # Job 1 is a migration: the one that is continued, or whose originals are restored.
+        words = ("migrate", *verb, "--execute", "--workers", "2", "--job", "1", "--url", url)
+        return subprocess.Popen([sys.executable, "-m", "schemaless.cli.entry", *words], start_new_session=True)
 
-def everything(url: str, *, checked: bool = True) -> dict[object, tuple[bytes, int, object]]:
-    """Return body, added_id and created_at by key, having checked that keys are unique and cells valid."""
-    found: dict[object, tuple[bytes, int, object]] = {}
     with schemaless.connect(url) as store:
-        for shard in range(store.shard_count):
-            for cell in store.scan_shard(shard):
-                assert cell.key not in found
-                found[cell.key] = (cell.body, cell.added_id, cell.created_at)
-        assert not checked or check(store).faults == {}
-    return found
-
-
-def expected_cells(source: Path) -> dict[tuple[uuid.UUID, str, int], bytes]:
-    """Return the cells that an undisturbed load stores."""
-    lines = source.read_bytes().splitlines()
-    return {(uuid.UUID(int=number), "BASE", number): line for number, line in enumerate(lines)}
-
-
-def undisturbed(before: dict[object, tuple[bytes, int, object]]) -> dict[object, tuple[bytes, int, object]]:
-    """Return the cells after an undisturbed migration."""
-    return {key: (recode(body).body, added_id, created_at) for key, (body, added_id, created_at) in before.items()}
+        case = Cases(url, store, new_row, tmp_path).begin(kind, 500)
+        process, job_store = start(), JobStore(store)
+        while not any(state.held for state in job_store.shards(case.job.job_id)):
+            assert process.poll() is None
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        assert job_store.job(case.job.job_id).unfinished
+        assert start().wait(PATIENCE_S) == 0
+        compare(store, case)
 
 
 @pytest.mark.long
-@pytest.mark.guarantee("migrate-killed")
-def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, source):
-    """Kill -9 of a load: no cell is lost, duplicated or changed."""
-    count = counter(url, own_servers[0], b"1")
-    process = start(url, *load_arguments(source))
-    wait_until(lambda: count() >= 100, process)
-    process.kill()
-    process.communicate()
-    partly = len(everything(url))
-    finish(url, *load_arguments(source))
-
-    assert 0 < partly < DOCUMENTS
-    assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
-
-
-@pytest.mark.guarantee("migrate-killed")
-@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.long), "2"])
-def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
-    """Kill -9 of a migration with all its workers: the result is byte for byte that of an undisturbed run."""
-    put(url, source)
-    before = everything(url, checked=False)
-    count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
-    process = start(migrate, *MIGRATE, "--workers", workers)
-    wait_until(lambda: count() >= 100, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    partly = sum(body[:1] == b"\xc1" for body, _, _ in everything(url).values())
-    finish(migrate, *MIGRATE)
-
-    assert 0 < partly < DOCUMENTS
-    assert everything(url) == undisturbed(before)
-    assert "nothing to do" in finish(migrate, *MIGRATE)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, url, migrate, source, tmp_path, workers):
-    """Kill -9 of a restore with all its workers: the same command continues, and the counts include all runs."""
-    archive = ("--archive", str(tmp_path / "originals"))
-    put(url, source)
-    before = everything(url, checked=False)
-    with schemaless.connect(migrate) as store:
-        migration.run(store, MigrateSpec(archive=archive[1]))
-    count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)<>x'C1'")
-    command = ("migrate", "restore", "--execute", *archive, "--workers", workers)
-    process = start(migrate, *command)
-    wait_until(lambda: count() >= 100, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    partly = sum(body[:1] != b"\xc1" for body, _, _ in everything(url).values())
-    report = json.loads(finish(migrate, *command, "--json"))
-
-    assert 0 < partly < DOCUMENTS
-    assert everything(url) == before
-    assert (report["job"], report["archived"], report["missing_originals"]) == (2, DOCUMENTS, [])
-    assert report["restored"] + report["already"] == DOCUMENTS
-
-
-@pytest.mark.long
-def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url, source):
-    """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
-    server = own_servers[0]
-    count = counter(url, server, b"1")
-    process = start(url, *load_arguments(source))
-    wait_until(lambda: count() >= 100, process)
-    local_servers.kill(server)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err
-    assert str(server.socket) in err
-    own_servers[0] = local_servers.start(server)
-    finish(url, *load_arguments(source))
-
-    assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
-
-
-@pytest.mark.long
-@pytest.mark.guarantee("migrate-killed")
-def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
-    """Kill -9 of a primary: the run logs it, waits, and continues when the server is back."""
-    put(url, source)
-    before = everything(url, checked=False)
+def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, own_url, new_row, tmp_path, flavour):
+    """No cell is lost, no file is left over, and the run continues."""
     server = own_servers[1]
-    count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'")
-    process = start(migrate, *MIGRATE)
-    wait_until(lambda: count() >= 100, process)
-    local_servers.kill(server)
-    own_servers[1] = local_servers.start(server)
-    _, err = process.communicate(timeout=120)
+    with schemaless.connect(own_url) as store:
+        rows = (uuid.uuid5(uuid.NAMESPACE_OID, str(number)) for number in range(4_000))
+        body = b'"%b"' % (b"x" * 15_000)
+        cells = [NewStoredCell(row, "BASE", 1, body) for row in rows if store.shard_of(row) == SHARD]
+        store.put_stored_cells(cells, trusted=True)
+        cases = Cases(own_url, store, new_row, tmp_path)
+        case = cases.begin("rebuild")
+        folder = server.data / internals_of(store).shards.database(SHARD)
+        files = sorted(path.name for path in folder.glob("*.ibd"))
+        copy = "#sql" if flavour == "mariadb" else "cell_incoming_"
+        runner = Runner(case.work)
+        while not any(folder.glob(f"{copy}*.ibd")):
+            assert runner.running
+        local_servers.kill(server)
+        middle = sorted(path.name for path in folder.glob("*.ibd"))
+        restart(own_servers, 1)
+        runner.join()
+        cases.complete(case)
 
-    assert process.returncode == 0, err
-    assert everything(url) == undisturbed(before)
+    assert any(name.startswith(copy) for name in middle)
+    assert sorted(path.name for path in folder.glob("*.ibd")) == files
 
 
-UPGRADE = """
-import sys
-from schemaless.cli.main import run
-from tests.revisions import installed
-with installed():
-    sys.exit(run(["schema", "upgrade", "--json"]))
-"""
-
-
-def start_upgrade(url: str) -> subprocess.Popen[str]:
-    """Start an upgrade to the later revisions."""
-    return subprocess.Popen(
-        [sys.executable, "-c", UPGRADE],
-        cwd=Path(__file__).parents[3],
-        env={**os.environ, "SCHEMALESS_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def upgrade_later(url: str) -> None:
+    """Upgrade to the later revisions, in a process of its own."""
+    with installed():
+        run_command(url, "schema", "upgrade")
 
 
 def revisions_of(url: str) -> list[str | None]:
@@ -300,150 +352,230 @@ def revisions_of(url: str) -> list[str | None]:
     return [state.revision for state in schema_status(parse_url(url)) if state.branch == "shard"]
 
 
-def tables_in_shards(url: str) -> set[str]:
-    """Return the distinct definitions of the shards' cell tables."""
+def check_upgraded(url: str) -> None:
+    """Check that all shards have the last revision, and the same tables."""
     with schemaless.connect(url) as store:
-        return {
-            str(
-                internals_of(store).shards.rows(
-                    shard, f"SHOW CREATE TABLE `{internals_of(store).shards.database(shard)}`.cell".encode()
-                )[0][1]
-            )
+        shards = internals_of(store).shards
+        texts = [
+            str(query(shards.node_of(shard), f"SHOW CREATE TABLE `{shards.database(shard)}`.cell")[0][1])
             for shard in range(store.shard_count)
-        }
+        ]
+    assert revisions_of(url) == [LAST] * 4
+    assert len({re.sub(r" AUTO_INCREMENT=\d+", "", text) for text in texts}) == 1
 
 
 @pytest.mark.long
 @pytest.mark.guarantee("upgrade-interrupted")
-def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
-    """Kill -9 of an upgrade during an ALTER: the other shards are upgraded, and the next run upgrades that one."""
-    name = parse_url(url).database
-    node = parse_url(own_servers[1].url)
-    pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
-    waiting = b"SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
-    with session(pool, f"{name}_0003") as reader:
-        # The ALTER of this table waits for its reader.
-        reader.exec_driver_sql("START TRANSACTION")
-        reader.exec_driver_sql("SELECT * FROM cell")
-        process = start_upgrade(admin)
-        wait_until(
-            lambda: (
-                revisions_of(admin) == [LAST, LAST, LAST, "shard_0001"]
-                and pool.run(lambda connection: connection.rows(waiting)) == ((1,),)
-            ),
-            process,
-        )
-        process.kill()
-        process.communicate()
-        reader.exec_driver_sql("COMMIT")
-    again = start_upgrade(admin)
-    out, err = again.communicate(timeout=60)
-    pool.close()
-
-    assert again.returncode == 0, err
-    assert json.loads(out) == {"upgraded": [f"{name}_0003"], "current": 4, "failed": {}}
-    assert revisions_of(admin) == [LAST] * 4
-    assert len(tables_in_shards(url)) == 1
+@pytest.mark.parametrize("what", ["rebuild", "upgrade"])
+def test_a_process_killed_while_it_waits_for_a_reader(own_url, new_row, tmp_path, what, flavour):
+    """SIGKILL while an ALTER waits, or before the RENAME of a copy: the server completes it, or the next run."""
+    waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
+    if (what, flavour) == ("rebuild", "mysql"):
+        waiting = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'cell\\_incoming%'"
+    with schemaless.connect(own_url) as store:
+        cases = Cases(own_url, store, new_row, tmp_path)
+        case = cases.begin("rebuild")
+        work = case.work if what == "rebuild" else partial(upgrade_later, own_url)
+        shards = internals_of(store).shards
+        node = shards.node_of(SHARD)
+        with connected(node) as reader, reader.cursor() as cursor:
+            cursor.execute("START TRANSACTION")
+            cursor.execute(f"SELECT * FROM `{shards.database(SHARD)}`.cell")
+            runner = Runner(work)
+            while not query(node, waiting)[0][0]:
+                assert runner.running
+                time.sleep(0.002)
+            runner.kill()
+        if what == "upgrade":
+            Runner(work).join()
+            check_upgraded(own_url)
+        cases.complete(case)
 
 
 @pytest.mark.guarantee("upgrade-interrupted")
-@pytest.mark.parametrize(
-    "statement", ["ALTER TABLE cell ADD", pytest.param("alembic_version SET", marks=pytest.mark.long)]
-)
-def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, admin, statement):
-    """Kill -9 of a server after an ALTER, before or after the revision is stored: its shards are named, then done."""
-    name = parse_url(url).database
-    server = own_servers[1]
-    killed: list[bool] = []
+@pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "alembic_version SET"])
+@pytest.mark.parametrize("victim", ["process", pytest.param("server", marks=pytest.mark.long)])
+def test_an_upgrade_that_dies_before_or_after_a_revision_is_stored_goes_on(request, servers, statement, victim):
+    """It dies with its process, or with a server, whose shards are named; the next run upgrades the rest."""
+    servers = request.getfixturevalue("own_servers") if victim == "server" else servers
+    name = f"upgraded{uuid.uuid4().hex[:8]}"
+    url = schemaless.create(name, 4, [server.url for server in servers])
+    server = servers[1]
+    died: list[bool] = []
 
-    def kill(connection, cursor, sql, parameters, context, executemany) -> None:
-        on_it = connection.engine.url.query["unix_socket"] == str(server.socket)
-        if statement in sql and on_it and not killed:
-            killed.append(True)
+    def die(connection, cursor, sql, parameters, context, executemany) -> None:
+        if statement in sql and connection.engine.url.query["unix_socket"] == str(server.socket) and not died:
+            died.append(True)
+            if victim == "process":
+                raise Killed
             local_servers.kill(server)
 
-    event.listen(Engine, "after_cursor_execute", kill)
+    event.listen(Engine, "after_cursor_execute", die)
     try:
-        with installed():
-            outcome = upgrade_schema(parse_url(admin), at_once=1)
+        with installed(), suppress(Killed):
+            outcome = upgrade_schema(parse_url(url), at_once=1)
     finally:
-        event.remove(Engine, "after_cursor_execute", kill)
+        event.remove(Engine, "after_cursor_execute", die)
     with installed():
-        states = {state.database: state for state in schema_status(parse_url(admin))}
-        own_servers[1] = local_servers.start(server)
-        middle = revisions_of(admin)
-        rest = upgrade_schema(parse_url(admin))
+        if victim == "server":
+            states = [state.database for state in schema_status(parse_url(url)) if state.error]
+            restart(servers, 1)
+        middle = revisions_of(url)
+        rest = upgrade_schema(parse_url(url))
 
-    assert outcome.upgraded == [f"{name}_0000", f"{name}_0001"]
-    # The upgrade also refreshes the cluster's copy of the dictionaries.
-    assert list(outcome.failed) == [f"{name}_heartbeat of cluster-2", f"{name}_0002", f"{name}_0003"]
-    assert all(str(server.socket) in message for message in outcome.failed.values())
-    # Without a reply a moment ago, the next attempt is refused unsent: "check that the server is running".
-    assert re.search("is the server running|the server is running", outcome.failed[f"{name}_0003"])
-    assert [state.database for state in states.values() if state.error] == [f"{name}_0002", f"{name}_0003"]
-    assert middle == [LAST, LAST, "shard_0001" if statement.startswith("ALTER") else FIRST, "shard_0001"]
-    assert (rest.upgraded, rest.current, rest.failed) == ([f"{name}_0002", f"{name}_0003"], 3, {})
-    assert revisions_of(admin) == [LAST] * 4
-    assert len(tables_in_shards(url)) == 1
+    if victim == "server":
+        assert outcome.upgraded == [f"{name}_0000", f"{name}_0001"]
+        # The upgrade also refreshes the cluster's copy of the dictionaries.
+        assert [*outcome.failed] == [f"{name}_heartbeat of cluster-2", *states]
+        assert states == [f"{name}_0002", f"{name}_0003"]
+        assert all(str(server.socket) in message for message in outcome.failed.values())
+        # Without a reply a moment ago, the next attempt is refused unsent: "check that the server is running".
+        assert re.search("is the server running|the server is running", outcome.failed[f"{name}_0003"])
+    assert died
+    # A process that dies has upgraded some of the shards of the other server.
+    assert victim == "process" or middle[:2] == [LAST, LAST]
+    assert middle[2:] == ["shard_0001" if statement.startswith("ALTER") else FIRST, "shard_0001"]
+    assert rest.upgraded == [f"{name}_000{shard}" for shard in range(4) if middle[shard] != LAST]
+    assert (rest.current, rest.failed) == (5 - len(rest.upgraded), {})
+    check_upgraded(url)
 
 
-REBUILD = ("rebuild", "--execute", "--shards", "2", "--lock-wait", "60", "--json")
-
-
+@pytest.mark.guarantee("erasure-exact")
 @pytest.mark.long
-def test_rebuild_killed_and_run_again_is_completed(own_servers, url, move, flavour):
-    """Kill -9 of a rebuild: on MariaDB, the server completes the rebuild; on MySQL, the next run begins again."""
-    name = parse_url(url).database
-    node = parse_url(own_servers[1].url)
-    pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
-    begun = {
-        "mariadb": b"SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'",
-        "mysql": b"SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'cell\\_incoming%'",
-    }[flavour]
-    with session(pool, f"{name}_0002") as reader:
-        reader.exec_driver_sql("START TRANSACTION")
-        reader.exec_driver_sql("SELECT * FROM cell")
-        process = start(move, *REBUILD)
-        wait_until(lambda: pool.run(lambda connection: connection.rows(begun)) == ((1,),), process)
-        process.kill()
-        process.communicate()
-        reader.exec_driver_sql("COMMIT")
-    again = json.loads(finish(move, *REBUILD))
-    pool.close()
+def test_an_erasure_killed_beside_a_killed_mover_a_migration_and_followers(url, flavour, tmp_path):
+    """No other cell changes, none survives in any table or archive, followers acknowledge, and the ledger counts them.
 
-    [shard] = again["shards"]
-    assert shard["state"] == "done"
-    assert shard["message"] == ("its runner died, but the rebuild was complete" if flavour == "mariadb" else None)
-    assert len(tables_in_shards(url)) == 1
+    At the end harm is done by SQL, and each kind is found. ``benchmarks/erasure_kills.py`` takes all statements.
+    """
+    chance = random.Random(flavour)
+    with Matrix(url, 11, tmp_path) as matrix:
+        sent = matrix.round()
+        matrix.round(chance.randrange(sent.erase), chance.randrange(sent.move))
+        assert matrix.finish() == []
+        for harm in matrix.damage():
+            assert matrix.compare() != [], harm
+        assert matrix.compare() == []
 
 
-@pytest.mark.long
-def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, url, move, flavour):
-    """Kill -9 of a server during a rebuild: no cell is lost, no file is left over, and the run continues."""
-    name = parse_url(url).database
-    server = own_servers[1]
+@pytest.mark.guarantee("erasure-exact")
+def test_an_erasure_beside_writers_readers_and_a_migration(url, new_row):
+    """Puts go on, no read shows an older version, and the migration changes no tombstone."""
     with schemaless.connect(url) as store:
-        rows = (uuid.uuid5(uuid.NAMESPACE_OID, str(number)) for number in range(4_000))
-        cells = [
-            schemaless.NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 15_000))
-            for row in rows
-            if store.shard_of(row) == 2
-        ]
-        store.put_stored_cells(cells, trusted=True)
-    folder = server.data / f"{name}_0002"
-    before = everything(url, checked=False)
-    files = sorted(path.name for path in folder.glob("*.ibd"))
-    copy = "#sql" if flavour == "mariadb" else "cell_incoming_"
-    process = start(move, *REBUILD)
-    wait_until(lambda: any(folder.glob(f"{copy}*.ibd")), process)
-    local_servers.kill(server)
-    middle = sorted(path.name for path in folder.glob("*.ibd"))
-    own_servers[1] = local_servers.start(server)
-    out, err = process.communicate(timeout=120)
+        rows = [new_row() for _ in range(60)]
+        bodies = [json.dumps({"row": str(row), "pad": "x" * 200}).encode() for row in rows]
+        for version in (1, 2, 3):
+            cells = zip(rows, bodies, strict=True)
+            store.put_stored_cells([schemaless.NewStoredCell(row, "BASE", version, body) for row, body in cells])
+        ledger, before = internals_of(store).erasures.ledger, everything(store)
+        stop, faults, written = threading.Event(), list[Any](), list[Any]()
 
-    assert process.returncode == 0, err
-    assert any(name.startswith(copy) for name in middle)
-    assert [shard["state"] for shard in json.loads(out)["shards"]] == ["done"]
-    assert everything(url) == before
-    assert sorted(path.name for path in folder.glob("*.ibd")) == files
-    assert not any(name.startswith(copy) for name in files)
+        def during(work: Callable[[], object]) -> threading.Thread:
+            def loop() -> None:
+                try:
+                    while not stop.is_set():
+                        work()
+                except BaseException as error:  # noqa: BLE001 - asserted below
+                    faults.append(error)
+
+            thread = threading.Thread(target=loop)
+            thread.start()
+            return thread
+
+        def read() -> None:
+            for row in rows[:40]:
+                cell = store.get_cell_latest(row, "BASE")
+                if cell is not None and cell.ref_key != 3:
+                    faults.append(cell)
+
+        other = new_row()
+        threads = [
+            during(read),
+            during(lambda: written.append(store.append_cell(other, "LOG", {"n": len(written)}).key)),
+            during(lambda: MIGRATE.run(store, MigrateSpec())),
+        ]
+        number = ledger.intend(REASON, [target(row) for row in rows[:40]])
+        try:
+            run_erasure(store, ErasureSpec(number))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert faults == []
+        erased = {key: number for key, _, _ in before.values() if key.row_key in rows[:40]}
+        later = {place: cell for place, cell in everything(store).items() if cell[0].column_name == "LOG"}
+        migrated = {place: (key, recode(body).body, at) for place, (key, body, at) in before.items()}
+        compare(store, erasing(Case(later.clear, later | migrated), erased))
+        assert [key.ref_key for key in written] == list(range(1, len(written) + 1))
+
+
+@pytest.fixture
+def mortal(flavour: str) -> Iterator[LocalServer]:
+    """A primary with an asynchronous replica; the test kills it."""
+    with private_servers(flavour, 1, replicas=1) as (server,):
+        yield server
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("erasure-exact")
+@pytest.mark.mysql
+def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, monkeypatch):
+    """The primary dies, and its replica lacks erasures: the jobs of an erasure and of a retention run start again.
+
+    The retention run has recorded a checkpoint after the lost erasures, and continues in another process. Where the
+    replica stops and the primary dies is drawn; ERASE_SEED sets the seed.
+    """
+    (replica,) = mortal.replicas
+    url = schemaless.create(f"lost{uuid.uuid4().hex[:8]}", 2, [servers[0].url, mortal.url])
+    nodes.add_replica(url, "cluster-2", replica.url)
+    chance = random.Random(int(os.environ.get("ERASE_SEED", "3")))
+    monkeypatch.setattr(erasure_job, "cells_at_once", lambda run: 5)
+    with schemaless.connect(url) as store:
+        ledger = internals_of(store).erasures.ledger
+        rows = list(islice((row for row in iter(new_row, None) if store.shard_of(row) == 1), 60))
+        for row, version in itertools.product(rows, (1, 2)):
+            store.put_cell(row, "BASE", version, {"row": str(row), "version": version})
+            store.put_cell(row, "LOG", version, {"row": str(row), "version": version})
+        case = Case(int, everything(store))
+        internals_of(store).policies.set(Policy("LOG", keep_versions=1))
+        number = ledger.intend(REASON, [target(row, "BASE") for row in rows[:40]])
+        retention = begin_retention(store)
+        assert retention is not None
+        steps = itertools.count()
+        behind, dies = chance.randrange(2, 6), chance.randrange(9, 14)
+        read, jobs = Registry.read, [retention, number]
+
+        def hooked(registry: Registry) -> Any:
+            """Runs before each transaction."""
+            step = next(steps)
+            if step == behind:
+                with caught_up(mortal):
+                    sql(replica, f"STOP {word(replica)}")
+            if step == dies:
+                if jobs.pop(0) == retention:
+                    raise Killed
+                fail_over()
+            return read(registry)
+
+        def fail_over() -> None:
+            local_servers.kill(mortal)
+            sql(replica, f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
+            nodes.set_primary(url, "cluster-2", replica.url, timeout_s=1)
+
+        monkeypatch.setattr(Registry, "read", hooked)
+        monkeypatch.setattr(ShardRun, "due", lambda run: True)
+        # Jobs would wait for the replica that has stopped; others stop between two looks at it.
+        monkeypatch.setattr(ShardRun, "gate", lambda run: None)
+        with pytest.raises(Killed):
+            run_erasure(store, ErasureSpec(retention))
+        (retaining,) = JobStore(store).jobs("retain")
+        JobStore(store).leases.release_dead(retaining.job_id, "")
+        assert JobStore(store).shards(retaining.job_id)[1].checkpoint > 0
+        steps = itertools.count(behind + 1)
+        run_erasure(store, ErasureSpec(number))
+
+    with schemaless.connect(url) as store:
+        assert outcome_of(store, run_erasure(store, ErasureSpec(retention))).cells == len(rows)
+        keys = [key for key, _, _ in case.expected.values()]
+        erased = {key: number for key in keys if key.row_key in rows[:40] and key.column_name == "BASE"}
+        erased |= {key: retention for key in keys if key[1:] == ("LOG", 1)}
+        compare(store, erasing(case, erased))
