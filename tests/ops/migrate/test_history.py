@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 import pytest
 
 import schemaless
-from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell
+from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell, RowHeld
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
 from schemaless.codec.deltas import is_keyframe
 from schemaless.codec.envelope import base_of, describe_body, is_delta
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
@@ -347,3 +348,36 @@ def test_kills_of_migrations_erasures_and_moves_lose_nothing(accounts, new_name)
         assert (kills.faults, kills.killed.total() > 10) == ([], True)
         assert kills.codecs["msgpack+delta"] + kills.codecs["packed+delta"] > 0
         assert [harm for harm in kills.damage() if not check(store).faults] == []
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("history-exact")
+@pytest.mark.parametrize("dask", [None, "local"])
+def test_processes_and_dask_make_the_same_deltas(fresh_store, migrate_store, rows, dask):
+    """As one thread makes; the check by processes reads them, too."""
+    if dask is not None:
+        pytest.importorskip("distributed", reason="the extra [dask] is not installed")
+    migrate.run(migrate_store, HISTORY)
+    expected = {key: cell.body for key, cell in cells_of(fresh_store).items()}
+    migrate.run(migrate_store, MigrateSpec(history=False))
+    migrate.run(migrate_store, HISTORY, count=2, dask=dask)
+
+    assert {key: cell.body for key, cell in cells_of(fresh_store).items()} == expected
+    assert_readable(fresh_store, rows)
+    with workers(2, dask) as hands:
+        assert check(fresh_store, workers=hands) == check(fresh_store)
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_a_held_row_keeps_its_bases(fresh_store, migrate_store, erase_store, admin_url, rows):
+    """An erasure of a base in a row under a legal hold is refused, and changes nothing; one of another row is not."""
+    migrate.run(migrate_store, HISTORY)
+    before = {key: bytes(cell.body) for key, cell in cells_of(fresh_store).items()}
+    held, other = sorted(pair for pair, ref_keys in rows.items() if len(ref_keys) > 20)[:2]
+    with schemaless.connect(admin_url) as admin:
+        internals_of(admin).erasures.ledger.holds.hold([held[0]], "court", "case")
+    with pytest.raises(RowHeld):
+        erase_store.erase(*held, rows[held][5], reason="test")
+    assert {key: bytes(cell.body) for key, cell in cells_of(fresh_store).items()} == before
+    erase_store.erase(*other, rows[other][5], reason="test")
+    assert_readable(fresh_store, rows, {(*other, rows[other][5])})
