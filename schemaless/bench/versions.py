@@ -10,7 +10,7 @@ from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.keys import row_key_for
 from schemaless.bench.corpora import Corpus
 from schemaless.cell import JSONDocument
-from schemaless.codec.deltas import can_be_delta, encode_delta, is_keyframe
+from schemaless.codec.deltas import can_be_delta, encode_delta, expected_base, is_keyframe
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import Codec, codec_named, codec_names
@@ -94,7 +94,7 @@ def _deltas(
         payloads.append(payload if payload and can_be_delta(serializer, payload, document, ENGINE) else None)
     made: list[bytes | None] = [None] * len(documents)
     for number, payload in enumerate(payloads[:-1]):
-        base = number + 1
+        base = min(expected_base(row_key, _COLUMN, number), len(documents) - 1)
         base_payload = payloads[base]
         if payload is not None and base_payload is not None and not is_keyframe(row_key, _COLUMN, number):
             delta = encode_delta(serializer, payload, base, base_payload)
