@@ -32,7 +32,10 @@ async def catch_up(
     The functions get a synchronous datastore, as in workers. If the task is cancelled, the running call is completed
     and its cell recorded before the coroutine ends.
     """
-    return await _in_thread(store, lambda opened, stop: catch_up_unless(stop, opened, triggers, indexes, timeout_s))
+    handled = await _in_thread(store, lambda opened, stop: catch_up_unless(stop, opened, triggers, indexes, timeout_s))
+    # Without this, queries would use a list of indexes in which those just filled are not ready.
+    await store.indexes()
+    return handled
 
 
 async def finish_erasure(store: AsyncDatastore, number: int, *, archives: Iterable[str | Path] = ()) -> ErasureStatus:

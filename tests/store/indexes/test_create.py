@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 
 import pytest
 
 import schemaless
+import schemaless.aio
 from schemaless.base.events import Total, only
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.failover.states import node_states
 from schemaless.planning.sampling.table_sizes import other_table_sizes
 from schemaless.store.followers.settings import Settings
+from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.registry import BACKFILLING
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -136,3 +139,17 @@ def test_an_index_is_created_filled_and_dropped_from_python(kept, fresh_store, a
         schemaless.catch_up(kept.follow, indexes="by_client")
     with pytest.raises(InvalidInput, match="no index 'by_client'"):
         admin_store.drop_index("by_client")
+
+
+def test_an_index_filled_from_asyncio_answers_at_once(kept, follow_url, fresh_store, new_row):
+    """The thread that fills it has another datastore; the caller's reads the list of indexes again."""
+    kept.make(define("client_trips", "BASE.client:int", ["BASE.city:int"]))
+    fresh_store.put_cell(new_row(), "BASE", 1, {"client": 7, "city": 1})
+
+    async def main() -> int:
+        async with await schemaless.aio.connect(follow_url) as store:
+            assert [entry.state for entry in await store.indexes()] == [BACKFILLING]
+            assert await schemaless.aio.catch_up(store)
+            return len((await store.index("client_trips").query(client=7)).rows)
+
+    assert asyncio.run(main()) == 1
