@@ -146,6 +146,7 @@ def test_rows_with_many_versions_do_not_count_more_than_others(
 
 
 def test_a_scenario_with_differences_needs_a_codec_that_has_them() -> None:
+    """Without one, or with one that has none, the scenario is refused."""
     for codec in (None, "json+zlib"):
         with pytest.raises(InvalidInput, match="history = true needs a codec that has differences"):
             WhatIf(name="a", codec=codec, history=True)
