@@ -6,6 +6,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from schemaless import Datastore, Erased, NewCell, SchemalessError
@@ -22,7 +23,7 @@ from schemaless.store.cells.bases import with_bases
 from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
 from schemaless.wire.sql.parts import CELL, quoted_table
-from tests.ops.erasure.matrix import Runner, complete
+from tests.processes import Runner, complete, run_job
 
 STAYS, MOVES = 0, 1
 SPECS = [
@@ -87,7 +88,8 @@ class Kills:
             jobs["move"] = moves.MOVE.begin_or_join(self.store, MoveSpec(to, accounts=False), [MOVES])[0].job_id
         runners = {
             kind: Runner(
-                self._url, job_id, self._chance.randrange(self._sent[kind]) if self._chance.random() < 0.9 else None
+                partial(run_job, self._url, job_id),
+                self._chance.randrange(self._sent[kind]) if self._chance.random() < 0.9 else None,
             )
             for kind, job_id in jobs.items()
         }
