@@ -34,7 +34,7 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, ou
 )
 @json_option
 def advise_command(store: Datastore, price_per_tb: float | None, **limits: Any) -> int:
-    """Rank what would help the disks most, with the commands that do it.
+    """Rank what would help the disks most, with commands.
 
     The command compares the present with each change that the newest measurement allows a forecast for: another codec,
     versions as differences, a rebuild, retention policies, fewer versions, and MyRocks if 'capacity measure' was run

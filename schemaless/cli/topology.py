@@ -225,10 +225,10 @@ def remove_replica(replica: str, cluster: str, url: str) -> None:
 )
 @url_option
 def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str) -> None:
-    """Say what a cluster should have; 'status', 'metrics' and 'topology show' report what it lacks.
+    """Set the redundancy that a cluster should have.
 
-    Without this command, a cluster should have as many replicas as it ever had, and semi-synchronous replication if
-    'status' or 'metrics' have seen it.
+    'status', 'metrics' and 'topology show' report what a cluster lacks. Without this command, a cluster should have as
+    many replicas as it ever had, and semi-synchronous replication if 'status' or 'metrics' have seen it.
 
     \b
     Examples:

@@ -148,7 +148,12 @@ def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, repl
         sql(replica, f"START {word(replica)} IO_THREAD")
         thread.join(30)
     sql(replicated, "DROP TABLE waits_0000.written")
+    without = invoke("topology", "show", url=url)
+    expected = invoke("topology", "expect", "--cluster", "cluster-1", "--no-semi-sync", url=admin)
 
+    assert without.code == 1
+    assert "cluster-1 is not semi-synchronous any more" in without.err
+    assert expected.code == 0
     assert (green.code, green.err) == (0, "")
     assert [each for each in calm if each["severity"] == "fault"] == []
     assert before == {"writes_blocked": 0, "replica_running": 1}
