@@ -13,7 +13,7 @@ from schemaless.cli.quantities import CatalogId, FiniteRange, size_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job, Kind, job_name, start_command
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import MOST, Thresholds
+from schemaless.ops.jobs.throttle import MOST, MOST_BYTES, Thresholds
 from schemaless.ops.jobs.workers import MOST_WORKERS
 from schemaless.store.followers.supervisor import STOP_S
 
@@ -61,7 +61,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if isinstance(value, int) else int(size_of(value))
+        size = value if isinstance(value, int) else size_of(value)
+        if not 1 <= size <= MOST_BYTES:
+            self.fail(f"{value!r} is not between 1 byte and 1 EB", param, ctx)
+        return int(size)
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]

@@ -40,6 +40,7 @@ VALUES = {
     "--max-threads-running": FROM_1,
     "--max-history-length": FROM_1,
     "--max-mb-per-s": OVER_0,
+    "--min-free": ("0", "-1", "nan", "inf", "1e300", "", "much", "9" * 5_000),
     "--yield-above": OVER_0,
     "--number": FROM_1,
     "--seed": ("nan", "1.5", "", "any"),

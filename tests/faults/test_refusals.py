@@ -1,6 +1,6 @@
 """What a server refuses becomes one of the library's errors, and says truly whether to try again.
 
-The server is these tests' own: they change its settings, fill its disk and shut it down.
+The server is these tests' own: they change its settings and shut it down.
 """
 
 from __future__ import annotations
@@ -44,10 +44,8 @@ pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
 @pytest.fixture(scope="module")
 def server(flavour: str) -> Iterator[LocalServer]:
-    """A server whose system tablespace does not grow."""
-    # MariaDB keeps its undo logs there.
-    files = "ibdata1:12M" if flavour == "mysql" else "ibdata1:12M;ibdata2:12M"
-    with private_servers(flavour, 1, {"innodb-data-file-path": files}) as (running,):
+    """A server of these tests' own."""
+    with private_servers(flavour, 1) as (running,):
         yield running
 
 
@@ -411,13 +409,17 @@ def test_another_unique_key_is_named_as_the_cause(admin, root_url, row, new_row)
     expect_refusal(caught.value, ServerRefused, codes={1062}, retryable=False, shard=0)
 
 
-def test_a_full_disk_is_reported_and_reads_continue(admin, server):
+def test_a_full_disk_is_reported_and_reads_continue(flavour):
     """A tablespace that cannot grow stands for a disk; what was written before can be read."""
-    rows(admin, "SET GLOBAL innodb_file_per_table = OFF")
-    url = schemaless.create("full", 1, [server.url])
+    # MariaDB keeps its undo logs there.
+    files = "ibdata1:12M" if flavour == "mysql" else "ibdata1:12M;ibdata2:12M"
+    options = {"innodb-data-file-path": files, "innodb-file-per-table": "OFF"}
     # MariaDB 10.11 aborts if the rollback of a large row finds no space for its undo log.
     noise = [random.Random(seed).randbytes(20_000).hex() for seed in range(1200)]
-    with schemaless.connect(url) as store:
+    with (
+        private_servers(flavour, 1, options) as (server,),
+        schemaless.connect(schemaless.create("full", 1, [server.url])) as store,
+    ):
         ways: list[Callable[[int], object]] = [
             lambda number: store.put_cell(uuid.UUID(int=number), "BASE", 1, noise[number]),
             lambda number: store.append_cell(uuid.UUID(int=number), "BASE", noise[number]),
@@ -433,9 +435,6 @@ def test_a_full_disk_is_reported_and_reads_continue(admin, server):
             assert "free some space" in str(error)
 
         assert [cell.body for cell in store.iter_shard(0)] == [noise[number] for number in written]
-    rows(admin, "SET GLOBAL innodb_file_per_table = ON")
-    for database in ("full_0000", "full_heartbeat", "full"):
-        rows(admin, f"DROP DATABASE {database}")
 
 
 @pytest.mark.guarantee("own-errors")

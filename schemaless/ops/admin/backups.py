@@ -18,7 +18,7 @@ from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.base.numbers import shards_text
 from schemaless.codec.lines import open_lines
 from schemaless.errors import InvalidInput
-from schemaless.ops.admin.sql import CLONE, SHARD_DATABASES
+from schemaless.ops.admin.sql import CLONE, IN_DUMP_DATABASE, IN_DUMP_RANGES, IN_DUMP_TABLE, SHARD_DATABASES
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.schema.tables import catalog_metadata, shard_metadata
 from schemaless.store.datastore import Datastore
@@ -36,10 +36,7 @@ _RENAMES_TABLES: Final = ("move", "rebuild")
 """Kinds of jobs that take tables away from a backup."""
 
 _ENDED = re.compile(rb"-- Dump completed(?: on (\S+\s+\S+))?")
-_DATABASE = re.compile(rb"USE `([^`]+)`;")
-_TABLE = re.compile(rb"CREATE TABLE `([^`]+)`")
 _RANGE = re.compile(rb"\((\d+),(\d+),'([^']+)'\)")
-_RANGES: Final = b"INSERT INTO `shard_range` "
 _SHARD_TABLES: Final = frozenset(shard_metadata.tables)
 _CATALOG_TABLES: Final = frozenset(catalog_metadata.tables)
 
@@ -167,13 +164,13 @@ def read_dump(path: Path) -> Dump:
                 continue
             ended = _ENDED.match(line)
             dump.ended = ended is not None
-            is_range = is_range or line.startswith(_RANGES)
+            is_range = is_range or line.startswith(IN_DUMP_RANGES)
             if ended is not None and ended[1] is not None:
                 dump.ended_at = " ".join(ended[1].decode().split())
-            elif (used := _DATABASE.match(line)) is not None:
+            elif (used := IN_DUMP_DATABASE.match(line)) is not None:
                 database = used[1].decode()
                 dump.databases.setdefault(database, set())
-            elif (created := _TABLE.match(line)) is not None:
+            elif (created := IN_DUMP_TABLE.match(line)) is not None:
                 dump.databases.setdefault(database, set()).add(created[1].decode())
             elif is_range:
                 dump.ranges += [(int(first), int(last), name.decode()) for first, last, name in _RANGE.findall(line)]

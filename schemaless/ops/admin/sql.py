@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from schemaless.wire.sql.parts import table, text
@@ -32,3 +33,8 @@ SHARD_DATABASES: Final = (
 
 CLONE: Final = "CLONE LOCAL DATA DIRECTORY = '%s'"
 """Printed; copies a MySQL server's files to a folder on its machine."""
+
+IN_DUMP_DATABASE: Final = re.compile(rb"USE `([^`]+)`;")
+IN_DUMP_TABLE: Final = re.compile(rb"CREATE TABLE `([^`]+)`")
+IN_DUMP_RANGES: Final = b"INSERT INTO `shard_range` "
+"""Beginnings of lines of a dump: of a database, of a table, and with the catalog's ranges of shards."""

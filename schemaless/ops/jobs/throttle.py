@@ -52,6 +52,9 @@ Kind = Literal["flag", "unreachable", "unproven", "disk", "hook", "lag", "thread
 MOST: Final = 10**12
 """Upper limit of every numeric threshold, which keeps values within the range of timers and table columns."""
 
+MOST_BYTES: Final = 10**18
+"""Upper limit of a threshold in bytes."""
+
 HOOK_VARIABLE: Final = "SCHEMALESS_THROTTLE_HOOK"
 """Environment variable with a command that a job runs to learn whether to wait.
 
@@ -121,7 +124,8 @@ class Thresholds:
                 raise InvalidInput(f"{name} must be a number above 0, or None for no limit, got {value!r}")
         for name in ("max_threads_running", "max_history_length", "min_free_bytes"):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+            most = MOST_BYTES if name == "min_free_bytes" else MOST
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
                 raise InvalidInput(f"{name} must be an integer of at least 1, or None for no limit, got {value!r}")
         flag: Any = self.flag_file
         if flag is not None and (not isinstance(flag, str) or not Path(flag).is_absolute() or "\0" in flag):

@@ -313,7 +313,7 @@ def test_a_given_disk_overrides_what_its_server_reports(fresh_store):
     if shown["cluster-1"].disk_bytes is None:  # The server is not on this machine.
         assert notes == []
     else:
-        assert notes[0].startswith("cluster-1: the given disk has 4,000 GB with 1,500 GB free, but its server reports ")
+        assert notes[0].startswith("cluster-1: the given disk has 4.00 TB with 1.50 TB free, but its server reports ")
 
 
 @pytest.mark.long
