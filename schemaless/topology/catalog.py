@@ -452,6 +452,6 @@ def expect(pool: NodePool, name: str, cluster: str, changes: Mapping[str, int]) 
     _change(pool, name, write)
 
 
-def note_semi_sync(pool: NodePool, name: str, cluster: str) -> None:
+def note_semi_sync(connection: Connection, name: str, cluster: str) -> None:
     """Record in the catalog that a cluster is semi-synchronous; other programs need not know that at once."""
-    pool.run(lambda connection: connection.execute(sql.update_expected(name, cluster, {"semi_sync": 1})))
+    connection.execute(sql.update_expected(name, cluster, {"semi_sync": 1}))

@@ -7,8 +7,8 @@ monitor that another one's write hangs, so that no connections pile up behind it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from schemaless.base.keys import heartbeat_database
@@ -78,8 +78,6 @@ class WriteProbe:
     def __call__(self, cluster: Cluster) -> Write:
         """Write a heartbeat on a cluster's primary, if the last one is old enough; wait for a few seconds at most."""
         problem, untried, primary = None, None, cluster.primary
-        if primary not in self._own:
-            self._own[primary] = self._pools.new_pool(primary, _OPTIONS, own_breaker=True)
         try:
             try:
                 self._write(cluster)
@@ -102,10 +100,18 @@ class WriteProbe:
             beat = self._pool_for(primary).run(lambda connection: read_beat(connection, self._datastore, cluster.name))
         return Write(self._took_s.get(primary), beat, problem, untried)
 
+    @contextmanager
+    def connection(self, primary: Node) -> Iterator[Connection]:
+        """Lend a connection on which each statement waits for a few seconds at most."""
+        if primary not in self._own:
+            self._own[primary] = self._pools.new_pool(primary, _OPTIONS, own_breaker=True)
+        with self._own[primary].connection() as connection:
+            connection.ensure(_SETTINGS)
+            yield connection
+
     def _write(self, cluster: Cluster) -> None:
         database = heartbeat_database(self._datastore)
-        with self._own[cluster.primary].connection() as connection, connection.whole():
-            connection.ensure(_SETTINGS)
+        with self.connection(cluster.primary) as connection, connection.whole():
             name = f"beat.{database}"
             granted, thread = connection.rows(take_own_lock(name, _LOCK_WAIT_S))[0]
             if granted != 1:

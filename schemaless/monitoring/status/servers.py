@@ -110,6 +110,7 @@ class ServerReader:
         self._probe = WriteProbe(self._shards.pools, self._pool, datastore) if probe else None
         # Clusters as read from the catalog before this process recorded that they are semi-synchronous.
         self._noted: dict[str, Cluster] = {}
+        self._unrecorded: set[str] = set()
         self._older_than_s = transactions_older_than_s
         self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
@@ -118,6 +119,8 @@ class ServerReader:
         self._shards.router.again(self._shards.routing)
         clusters = self._shards.topology.clusters
         read = list(on_servers([(cluster.primary, cluster) for cluster in clusters], self._read, 1))
+        if self._probe is not None and self._unrecorded:
+            self._note_semi_sync(self._probe)
         return tuple(sorted(read, key=lambda view: [cluster.name for cluster in clusters].index(view.name)))
 
     def close(self) -> None:
@@ -141,7 +144,7 @@ class ServerReader:
         for node in sorted(cluster.nodes, key=lambda node: node.role):  # the primary first
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
-            self._note_semi_sync(cluster, state)
+            self._find_semi_sync(cluster, state)
             if state.error is not None:
                 yield _view(state, None, breaker_open=pool.breaker.is_open)
                 continue
@@ -162,14 +165,19 @@ class ServerReader:
                 transactions=transactions,
             )
 
-    def _note_semi_sync(self, cluster: Cluster, state: NodeState) -> None:
-        """Record in the catalog that a cluster with replicas is semi-synchronous, so that it is missed afterwards."""
+    def _find_semi_sync(self, cluster: Cluster, state: NodeState) -> None:
         found = state.semi_sync
         if found is None or not (found.enabled and cluster.replicas) or found.group or cluster.semi_sync:
             return
         self._noted[cluster.name] = cluster
-        with suppress(SchemalessError):  # the account may not write there; then only this process remembers it
-            note_semi_sync(self._internals.catalog, self._shards.topology.name, cluster.name)
+        self._unrecorded.add(cluster.name)
+
+    def _note_semi_sync(self, probe: WriteProbe) -> None:
+        """Record in the catalog which clusters are semi-synchronous, so that it is missed afterwards."""
+        # The account may not write there, or the write hangs; then only this process remembers it.
+        with suppress(SchemalessError), probe.connection(self._internals.catalog.node) as connection:
+            while self._unrecorded:
+                note_semi_sync(connection, self._shards.topology.name, self._unrecorded.pop())
 
     def _transactions(self, pool: NodePool) -> tuple[tuple[TransactionView, ...] | None, str | None]:
         """Return a primary's old transactions, or why they cannot be seen."""
