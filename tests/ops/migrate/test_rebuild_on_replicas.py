@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -59,6 +60,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
             eventually(lambda: job_store.clusters(job_id)[0].figures.get("proven"), "the replica is proven")
             run(on_replica, f"STOP {what} SQL_THREAD")
             eventually(lambda: job_store.clusters(job_id)[0].reason, "it waits")
+            time.sleep(2 * spec.lock_wait_s)  # for an ALTER that was waiting for the lock when the reading was taken
             reader.rollback()
             reason = job_store.clusters(job_id)[0].reason
             states = [state.state for state in job_store.shards(job_id)]
