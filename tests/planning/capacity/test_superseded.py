@@ -96,6 +96,7 @@ def test_deltas_are_measured_as_a_codec_of_their_own(
     assert not any("decoded" in note for note in measured.notes)
 
 
+@pytest.mark.long
 def test_a_report_predicts_what_differences_bring(
     fresh_store: Datastore, migrate_store: Datastore, move_store: Datastore, new_row: Callable[[], uuid.UUID]
 ) -> None:
