@@ -37,7 +37,12 @@ pytestmark = pytest.mark.mysql
 
 _names = itertools.count(1)
 SHARD, ELSEWHERE = 0, 2
-TIMEOUT_S = 0.3
+TIMEOUT_S = 10
+"""More than a replica that follows takes on a busy machine."""
+
+SHORT_S = 0.5
+"""For adoptions that wait in vain for a server that does not follow."""
+
 ASYNCHRONOUS = "replication is not semi-synchronous: a failover loses cells that were acknowledged but not sent yet"
 
 
@@ -58,6 +63,7 @@ def second(first: LocalServer) -> LocalServer:
     ((errant,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
     if errant:
         rebuilt(first, replica)
+    replication.wait_until_replicating(first, replica, print)  # the accounts of these tests, for one
     return replica
 
 
@@ -247,7 +253,7 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
 
     def adopt(server: LocalServer, **options: bool) -> NodeChange:
         url = own_accounts.url("admin", internals_of(elsewhere).url.for_database(elsewhere.name))
-        return failover.adopt(url, "cluster-2", own_accounts.url("admin", server.url), timeout_s=TIMEOUT_S, **options)
+        return failover.adopt(url, "cluster-2", own_accounts.url("admin", server.url), timeout_s=SHORT_S, **options)
 
     def put() -> int:
         row = next(row for row in iter(new_row, None) if elsewhere.shard_of(row) == 2)
@@ -346,9 +352,9 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
     with failed_over(first):
         missing = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(5)]
         with read_only(first), pytest.raises(TopologyError, match="lacks transactions"):
-            adopt(second)
+            adopt(second, timeout_s=SHORT_S)
         with read_only(first):
-            done = adopt(second, accept_loss=True)
+            done = adopt(second, accept_loss=True, timeout_s=SHORT_S)
         lose_connections(first)
         differs, equal = missing[:2]
         client.put_cell(*key_of(differs), {"other": True})
@@ -429,7 +435,7 @@ def test_a_server_that_is_not_ready_is_not_adopted(client, adopt, first, second,
         eventually_received(first, second)
         sql(second, "STOP REPLICA IO_THREAD")
         with read_only(first), pytest.raises(TopologyError, match="received transactions that it has not applied"):
-            adopt(second)
+            adopt(second, timeout_s=SHORT_S)
         sql(second, "START REPLICA SQL_THREAD")
         with pytest.raises(TopologyError, match="still accepts writes"):
             adopt(second, timeout_s=30)
@@ -469,7 +475,7 @@ def test_a_server_is_not_adopted_while_a_replica_has_more_transactions(
     with failed_over(first):
         client.put_cell(rows(), "BASE", 1, 1)
         with read_only(first), pytest.raises(TopologyError, match="promote that replica instead"):
-            adopt(second)
+            adopt(second, timeout_s=SHORT_S)
 
 
 def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
@@ -477,7 +483,7 @@ def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
     claimed = adopt(first, timeout_s=30)
     with over(first):
         with semi_synchronous(second), pytest.raises(TopologyError, match="writes on cluster-1 wait for a replica"):
-            adopt(second)
+            adopt(second, timeout_s=SHORT_S)
         done = adopt(second)
 
     assert claimed.warnings == (f"{first.socket}: {ASYNCHRONOUS}",)
@@ -519,7 +525,7 @@ def test_errant_transactions_of_a_promoted_replica_are_named(
         ((expected,),) = sql(second, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
         sql(second, f"SET GTID_NEXT = '{uuid_of_first}:1000000'", "BEGIN", "COMMIT", "SET GTID_NEXT = AUTOMATIC")
         with read_only(first):
-            done = adopt(second)
+            done = adopt(second, timeout_s=SHORT_S)
     say_promotion(done)
 
     assert (done.old_primary, done.errant) == (old, expected)
