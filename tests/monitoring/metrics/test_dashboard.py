@@ -40,30 +40,18 @@ def dashboard_queries() -> list[str]:
 
 
 def test_queries_ask_for_what_is_exported():
-    """Each name and label is one of a metric's; the figures that should wake an operator are among them."""
+    """Each name and label is one of a metric's; each metric that has an alert has a panel."""
     queries = [*dashboard_queries(), *re.findall(r"^ +expr: (.*)$", alerts(), re.MULTILINE)]
 
     for query in queries:
         for name, labels in re.findall(r"(schemaless_\w+)(?:\{([^}]*)\})?", query):
             known = {"datastore", *METRICS[name].labels}
             assert {label.partition("=")[0].rstrip("!~") for label in labels.split(",") if label} <= known, query
-    both = set(re.findall(r"schemaless_\w+", alerts())) & set(
-        re.findall(r"schemaless_\w+", "".join(dashboard_queries()))
-    )
-    wanted = (
-        "disk_days_left",
-        "replica_lag_seconds",
-        "writes_blocked",
-        "replica_running",
-        "breaker_open",
-        "trigger_behind_seconds",
-        "trigger_parked_cells",
-        "trigger_shards",
-        "export_shards",
-    )
-    assert both >= {metrics.PREFIX + name for name in wanted}
-    shown = "".join(dashboard_queries())
-    assert [name for name in METRICS if name.startswith("schemaless_export_") and name not in shown] == []
+    shown = set(re.findall(r"schemaless_\w+", "".join(dashboard_queries())))
+    alarming = set(re.findall(r"schemaless_\w+", alerts()))
+    assert len(alarming) > 20
+    assert alarming - shown == set()
+    assert {name for name in METRICS if name.startswith("schemaless_export_")} - shown == set()
 
 
 def test_panels_have_places_of_their_own():
