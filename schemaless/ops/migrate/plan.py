@@ -22,6 +22,7 @@ from schemaless.ops.jobs.job import Failure
 from schemaless.ops.migrate.binlog_cost import binary_log, predicted_bytes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.spec import MigrateSpec, with_settings
+from schemaless.planning.sampling.column_trials import RowShares
 from schemaless.planning.sampling.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.planning.sampling.sampling import (
     BOUNDS,
@@ -97,8 +98,7 @@ class Superseded:
     """Versions of a column, or of all columns, that have a higher one which was not erased.
 
     Attributes:
-        versions: average number of versions per row and column; None if no latest version was sampled. A sample
-            says little about it where rows have many versions, because few of its cells are the latest.
+        versions: average number of versions per row and column, erased ones included; None if no version was sampled.
         cells: number of superseded versions, including those that are deltas already.
         body_bytes: size of their bodies now.
         deltas: predicted change to those that a run would replace by deltas.
@@ -260,6 +260,10 @@ class _WindowMeasure:
     recode_s: float = 0.0
     recoded_bytes: int = 0
     size: PageSize = field(default_factory=PageSize)
+    shares: RowShares = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shares = RowShares(internals_of(self.store).shards)
 
     def measure(self, window: Window) -> WindowFigures:
         values: Values = defaultdict(float)
@@ -348,18 +352,19 @@ class _WindowMeasure:
     ) -> dict[Place, tuple[bytes, Place]]:
         """Add the values of versions; return the deltas that a run would store."""
         started = time.perf_counter()
-        live = {row[1:4]: row for row in rows if self.spec.stores_deltas(row[2]) and not is_erased(row[4])}
+        versions = {row[1:4]: row for row in rows if self.spec.stores_deltas(row[2])}
+        live = {place: row for place, row in versions.items() if not is_erased(row[4])}
         following = latest_versions(internals_of(self.store), shard, live)
         whole = {place: found.body for place, found in recoded.items()}
         deltas = History(internals_of(self.store), shard, self.codec, whole, following).deltas()
         self.recode_s += time.perf_counter() - started
-        for place, row in live.items():
+        for column, share in self.shares.of(shard, versions).items():
+            values["rows of", column] += share
+        for place, row in versions.items():
             values["versions", row[2]] += 1
             if place in following:
                 values["superseded", row[2]] += 1
                 values["superseded bytes", row[2]] += len(row[4])
-            else:
-                values["latest", row[2]] += 1
         return deltas
 
 
@@ -397,11 +402,11 @@ def _change(taken: Sample, names: list[str], kind: Sequence[str] = ("cells", "be
 
 
 def _superseded(taken: Sample, names: list[str]) -> Superseded:
-    versions, latest, cells, body_bytes = (
-        [(figure, name) for name in names] for figure in ("versions", "latest", "superseded", "superseded bytes")
+    versions, rows, cells, body_bytes = (
+        [(figure, name) for name in names] for figure in ("versions", "rows of", "superseded", "superseded bytes")
     )
     deltas = _change(taken, names, ("deltas", "deltas before", "deltas after"))
-    per_row = taken.ratio(versions, latest)
+    per_row = taken.ratio(versions, rows)
     if per_row is not None:
         per_row = replace(per_row, low=max(1.0, per_row.low))
     return Superseded(per_row, taken.count(*cells), taken.total(*body_bytes), deltas)

@@ -6,7 +6,7 @@ The cells are read once, and every codec is tried on the same cells.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
@@ -31,6 +31,7 @@ from schemaless.store.cells.reading import Place
 from schemaless.store.datastore import Datastore
 from schemaless.store.history import History, latest_versions
 from schemaless.store.internals import internals_of
+from schemaless.topology.shards import Shards
 
 T = TypeVar("T")
 
@@ -312,6 +313,41 @@ _MOST_VERSIONS: Final = 10_000
 
 _PAIRS_PER_SELECT: Final = 100
 
+_MOST_COUNTS: Final = 100_000
+"""Number of rows and columns whose versions are remembered."""
+
+
+class RowShares:
+    """Number of rows that sampled cells stand for.
+
+    A row is sampled with each of its cells, so a cell of a row with n versions, erased ones included, is an n-th of it.
+
+    Args:
+        shards: access to the shards.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._counts: dict[tuple[bytes, str], int] = {}
+
+    def of(self, shard: int, places: Iterable[Place]) -> defaultdict[str, float]:
+        """Return the number of rows that the cells of a shard stand for, by column.
+
+        Raises:
+            ServerError: a server cannot be reached.
+        """
+        pairs = Counter(place[:2] for place in places)
+        if len(self._counts) > _MOST_COUNTS:
+            self._counts.clear()
+        for part in parts([pair for pair in pairs if pair not in self._counts], _PAIRS_PER_SELECT):
+            statement = count_versions(self._shards.database(shard), part, _MOST_VERSIONS)
+            for position, versions in self._shards.rows(shard, statement):
+                self._counts[part[int(position)]] = max(1, int(versions))
+        rows: defaultdict[str, float] = defaultdict(float)
+        for pair, cells in pairs.items():
+            rows[pair[1]] += cells / self._counts[pair]
+        return rows
+
 
 @dataclass(frozen=True, slots=True)
 class Versions:
@@ -346,8 +382,6 @@ class HistoryTrial(CodecTrial):
 def versions_of(store: Datastore, cells: CellSample, column_name: str) -> Versions | None:
     """Read which sampled cells of a column have a higher version; None if none has, or there are too few cells.
 
-    A row is sampled with each of its cells, so it is weighted by the inverse of its number of versions.
-
     Args:
         store: the datastore.
         cells: result of ``sample_cells`` with cells of this column.
@@ -358,20 +392,14 @@ def versions_of(store: Datastore, cells: CellSample, column_name: str) -> Versio
     """
     if not cells.carries(column_name):
         return None
-    shards = internals_of(store).shards
+    shares = RowShares(internals_of(store).shards)
     following: list[dict[Place, int]] = []
     rows: list[float] = []
     counts: list[float] = []
     for window, sampled in zip(cells.taken.windows, cells.by_window(column_name), strict=True):
         places = [(cell.row_key, cell.column_name, cell.ref_key) for cell in sampled]
         following.append(latest_versions(internals_of(store), window.shard, places))
-        pairs = Counter(place[:2] for place in places)
-        weights = 0.0
-        for part in parts(list(pairs), _PAIRS_PER_SELECT):
-            statement = count_versions(shards.database(window.shard), part, _MOST_VERSIONS)
-            for position, versions in shards.rows(window.shard, statement):
-                weights += pairs[part[int(position)]] / max(1, int(versions))
-        rows.append(weights)
+        rows.append(shares.of(window.shard, places)[column_name])
         counts.append(float(len(places)))
     per_row = cells.taken.ratio_of(counts, rows)
     if per_row is None or not any(following):
