@@ -59,6 +59,17 @@ def _file_bytes(text: str) -> float:
     return size
 
 
+_min_free_option: Final = click.option(
+    "--min-free",
+    "min_free_bytes",
+    type=MIN_FREE,
+    default="1GB",
+    metavar="SIZE|off",
+    help="Wait while the disk of a local folder has less free than this.",
+    callback=lambda context, option, value: None if value == "off" else value,
+)
+
+
 def _file_option(help_text: str) -> Callable[[Any], Any]:
     return click.option("--file-size", "file_bytes", type=_file_bytes, default="256MB", metavar="SIZE", help=help_text)
 
@@ -122,13 +133,7 @@ def export() -> None:
     metavar="SECONDS",
     help="With --follow: write a file anyway once a cell has waited this long.",
 )
-@click.option(
-    "--min-free",
-    type=MIN_FREE,
-    default="1GB",
-    metavar="SIZE|off",
-    help="Wait while the disk of a local folder has less free than this.",
-)
+@_min_free_option
 @click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
 @stop_option
 @store_option
@@ -145,7 +150,7 @@ def parquet(
     file_bytes: float,
     min_bytes: float,
     max_age_s: float,
-    min_free: int | str,
+    min_free_bytes: int | None,
     skip_corrupt: bool,
     stop_s: float,
     store: Datastore,
@@ -174,8 +179,7 @@ def parquet(
     Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped, a cell was exported without its body, or
     erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
-    limit = None if isinstance(min_free, str) else min_free
-    pace = Pace(round(file_bytes), round(min_bytes), max_age_s, once, skip_corrupt, limit)
+    pace = Pace(round(file_bytes), round(min_bytes), max_age_s, once, skip_corrupt, min_free_bytes)
     if proposes:
         _propose(infer(store, columns or None))
         return 0
@@ -261,8 +265,9 @@ def files(uri: str, latest: bool) -> None:
 @export.command()
 @_target_option
 @_file_option("Merge files into larger ones of up to about this size, as JSON text.")
+@_min_free_option
 @json_option
-def compact(uri: str, file_bytes: float) -> int:
+def compact(uri: str, file_bytes: float, min_free_bytes: int | None) -> int:
     """Merge the small files of an export.
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
@@ -278,7 +283,8 @@ def compact(uri: str, file_bytes: float) -> int:
     """
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
-        done = compact_files(target, round(file_bytes), range(definition.shard_count), listener)
+        shards = range(definition.shard_count)
+        done = compact_files(target, round(file_bytes), shards, listener, min_free_bytes=min_free_bytes)
     print_result(asdict(done))
     out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now")
     if done.busy:

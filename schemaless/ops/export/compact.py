@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,10 +21,15 @@ from schemaless.ops.export.manifest import (
     unlisted_files,
 )
 from schemaless.ops.export.parquet import merged, read_table
-from schemaless.ops.export.target import Target
+from schemaless.ops.export.target import Target, lacking_space
+
+_log = logging.getLogger("schemaless")
 
 _ATTEMPTS: Final = 3
 """Maximum number of attempts to compact a shard while an exporter is writing to it."""
+
+_POLL_S: Final = 5.0
+"""Pause between looks at a disk that has too little free, in seconds."""
 
 
 @dataclass(slots=True)
@@ -46,8 +53,10 @@ def groups(entry: ShardEntry, file_bytes: int) -> Iterator[list[DataFile]]:
     return (group for group in every if len(group) > 1)
 
 
-def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
+def compact_shard(target: Target, shard: int, file_bytes: int, min_free_bytes: int | None = None) -> ShardEntry:
     """Merge the small files of a shard, delete files that its manifest does not list, and return its entry.
+
+    Before each merge, it waits while a local target's disk has less than ``min_free_bytes`` free.
 
     Raises:
         LeaseLost: another process has started writing to the shard.
@@ -63,6 +72,7 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
         raise LeaseLost(f"another process is writing shard {shard} of the export in {target.uri}")
     folder = cells_folder(shard)
     for group in list(groups(writer.entry, file_bytes)):
+        _wait_for_space(target, min_free_bytes)
         with writer.reading():
             file, content = merged([read_table(target, f"{folder}/{file.name}") for file in group], group)
         replaced = [each.name for each in group]
@@ -73,7 +83,23 @@ def compact_shard(target: Target, shard: int, file_bytes: int) -> ShardEntry:
     return writer.entry
 
 
-def compact(target: Target, file_bytes: int, shards: Sequence[int], listener: Listener = ignore_events) -> Compacted:
+def _wait_for_space(target: Target, min_free_bytes: int | None) -> None:
+    waits = False
+    while (reason := lacking_space(target, min_free_bytes)) is not None:
+        if not waits:
+            _log.warning("export compact: waits, because %s", reason)
+        waits = True
+        time.sleep(_POLL_S)
+
+
+def compact(
+    target: Target,
+    file_bytes: int,
+    shards: Sequence[int],
+    listener: Listener = ignore_events,
+    *,
+    min_free_bytes: int | None = None,
+) -> Compacted:
     """Merge the small files of shards; raises what ``compact_shard`` does, except ``LeaseLost``."""
     result = Compacted()
     listener(Total(len(shards)))
@@ -81,7 +107,7 @@ def compact(target: Target, file_bytes: int, shards: Sequence[int], listener: Li
         result.files_before += len(read_shard(target, shard).files)
         for _ in range(_ATTEMPTS):
             with suppress(LeaseLost):
-                entry = compact_shard(target, shard, file_bytes)
+                entry = compact_shard(target, shard, file_bytes, min_free_bytes)
                 break
         else:
             entry = read_shard(target, shard)

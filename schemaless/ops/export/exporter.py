@@ -27,7 +27,7 @@ from schemaless.ops.export.manifest import (
     read_definition,
 )
 from schemaless.ops.export.parquet import CellFile, latest_file, without_documents
-from schemaless.ops.export.target import Target, sha256_of
+from schemaless.ops.export.target import Target, lacking_space, sha256_of
 from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.cells.sql import Row
@@ -351,10 +351,7 @@ class Exporter(Handler):
         if (wait_s := self._wait_s(export, lease, cells)) > 0:
             lease.defer(wait_s, "collecting cells for a file")
             return
-        free_bytes, limit_bytes = self._target.free_bytes(), self._pace.min_free_bytes
-        if limit_bytes is not None and free_bytes is not None and free_bytes < limit_bytes:
-            free, limit = (f"{number / 1e6:,.0f} MB" for number in (free_bytes, limit_bytes))
-            reason = f"the disk of {self._target.uri} has {free} free (limit {limit})"
+        if (reason := lacking_space(self._target, self._pace.min_free_bytes)) is not None:
             if not self._waits_for_space:
                 _log.warning("%s: waits, because %s", self.name, reason)
             self._waits_for_space = True

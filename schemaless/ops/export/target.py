@@ -79,6 +79,15 @@ def open_target(uri: str) -> Target:
     return ObjectTarget(filesystem, root, uri)
 
 
+def lacking_space(target: Target, min_free_bytes: int | None) -> str | None:
+    """Return in words that the disk of a local folder has less free than ``min_free_bytes``; None if it has not."""
+    free_bytes = target.free_bytes()
+    if min_free_bytes is None or free_bytes is None or free_bytes >= min_free_bytes:
+        return None
+    free, limit = (f"{number / 1e6:,.0f} MB" for number in (free_bytes, min_free_bytes))
+    return f"the disk of {target.uri} has {free} free (limit {limit})"
+
+
 @contextmanager
 def _naming(uri: str, name: str) -> Iterator[None]:
     """Turn file system errors other than FileNotFoundError into ``ExportFailed``."""

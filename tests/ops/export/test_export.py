@@ -22,7 +22,7 @@ from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.export.admin import caught_up, export_status, export_supervisor, file_names, prepare, remove
 from schemaless.ops.export.compact import compact
 from schemaless.ops.export.exporter import Pace, ShardExport
-from schemaless.ops.export.manifest import Definition, read_shard
+from schemaless.ops.export.manifest import Definition, read_definition, read_shard
 from schemaless.ops.export.target import LocalTarget, ObjectTarget, open_target
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
@@ -279,6 +279,38 @@ def test_compact_merges_files_and_loses_no_row(put, export, follow_store, tmp_pa
     found = rows_of(tmp_path / "lake" / "cells", "shard, added_id, a")
     assert sorted((row["shard"], row["added_id"]) for row in found) == sorted(cells)
     assert Counter(row["a"] for row in found) == {None: 40, 2: 40, 3: 40}
+
+
+class Filling(LocalTarget):
+    """A folder whose disk has what the test says."""
+
+    free = 0
+
+    def free_bytes(self) -> int:
+        """Return what the test says."""
+        return self.free
+
+
+def test_compact_waits_for_free_space(put, export, tmp_path, monkeypatch, caplog):
+    """No file is merged before the disk has the minimum again; the reason is logged once."""
+    put(40)
+    export()
+    put(40)
+    export("w2")
+    target = Filling(tmp_path / "lake")
+    files, pauses = file_names(target, read_definition(target)), []
+
+    def pause(seconds: float) -> None:
+        assert file_names(target, read_definition(target)) == files
+        pauses.append(seconds)
+        target.free = 10**9 * (len(pauses) > 1)
+
+    monkeypatch.setattr("schemaless.ops.export.compact.time", Mock(sleep=pause))
+    done = compact(target, 1 << 20, range(4), min_free_bytes=10**9)
+
+    assert (done.files_before, done.files_after, len(pauses)) == (8, 4, 2)
+    (waits,) = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
+    assert "has 0 MB free (limit 1,000 MB)" in waits
 
 
 def test_an_object_store_has_the_same_rows(put, export, follow_store, tmp_path):
