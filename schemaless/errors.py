@@ -17,6 +17,8 @@
     |   |-- DictionaryDamaged       the compression dictionary is damaged
     |   |-- BaseMissing             the body is a delta against another version, which cannot be read
     |   |-- BaseDiffers             the body is a delta against another document than its base has
+    |   |-- ColdBodyMissing         the document is in a cold file, which cannot be found
+    |   |-- ColdFileDamaged         the document is in a cold file, which has other bytes there
     |   |-- TrailingBytes           there are bytes after the end of the payload
     |   |-- DecodedSizeExceeded     the decompressed payload exceeds the size limit
     |   |-- NestingTooDeep          the document exceeds the nesting limit
@@ -45,6 +47,7 @@
     |   |-- FeedRefused             the server cannot report which cells of the change feed are settled
     |   |-- WrongReply              a reply belonged to another query and was discarded
     |   `-- OutcomeUnknown          the reply to a write was lost; the write may have succeeded
+    |-- ColdStoreUnavailable        the store of cold files cannot be reached, or did not respond in time
     |-- ArchiveFailed               an original could not be archived, so its cell was not updated
     |-- CorruptArchive              an archive file is damaged
     |-- ExportFailed                the target of an export cannot be read or written
@@ -300,6 +303,33 @@ class BaseDiffers(CorruptBody):
     """Raised if a body is a delta against another document than its base has now, so it cannot be decoded."""
 
 
+class ColdBodyMissing(CorruptBody):
+    """Raised if a body is a reference to a cold file that cannot be found.
+
+    ``decode`` raises it for every reference, because it cannot read files: read the cell by its key instead. Raised by
+    a call that reads by key, it says that the file was removed by something other than this library.
+
+    Attributes:
+        file: number of the file in its shard.
+    """
+
+    def __init__(self, file: int, problem: str) -> None:
+        super().__init__(f"the document is in cold file {file}, which {problem}")
+        self.file = file
+
+
+class ColdFileDamaged(CorruptBody):
+    """Raised if a body is a reference to a cold file that does not have the document there; the file is unchanged.
+
+    Attributes:
+        file: number of the file in its shard.
+    """
+
+    def __init__(self, file: int, problem: str) -> None:
+        super().__init__(f"the document is in cold file {file}, which is damaged: {problem}")
+        self.file = file
+
+
 class TrailingBytes(CorruptBody):
     """Raised on reading if a body has bytes after the end of its payload."""
 
@@ -510,6 +540,22 @@ class OutcomeUnknown(ServerError):
         super().__init__(message, node=node, shard=shard, code=code)
         self.key = key
         self.retryable = key is None
+
+
+class ColdStoreUnavailable(SchemalessError):
+    """Raised if the store of cold files cannot be reached or did not respond in time; nothing was written.
+
+    The database servers are not affected: cells whose documents are in the database can be read.
+
+    Attributes:
+        uri: the store.
+    """
+
+    retryable = True
+
+    def __init__(self, uri: str, problem: str) -> None:
+        super().__init__(f"the cold store {uri} cannot be read: {problem}. Documents in the database can be; retry")
+        self.uri = uri
 
 
 class ArchiveFailed(SchemalessError):

@@ -21,7 +21,15 @@ from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
 from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, NONE, SERIALIZERS, Codec, codec_named
 from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import BaseMissing, BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
+from schemaless.errors import (
+    BaseMissing,
+    BodyTooLarge,
+    ChecksumMismatch,
+    ColdBodyMissing,
+    InvalidInput,
+    TruncatedBody,
+    UnknownFormat,
+)
 
 # stored; never renumber
 MARK: Final = 0xC1
@@ -31,12 +39,20 @@ HEADER_BYTES: Final = 2
 CHECKSUM_BYTES: Final = 4
 _SHORTEST: Final = HEADER_BYTES + 1 + CHECKSUM_BYTES
 _TOMBSTONE_FORMAT: Final = TOMBSTONE_HEAD[1]
+REFERENCE_HEAD: Final = b"\xc1\xf1"
+"""The first two bytes of references to cold files."""
+
+REFERENCE_FORMAT: Final = REFERENCE_HEAD[1]
+_REFERENCE_BYTES: Final = 30
 _NUMBER_BYTES: Final = 8
 DELTA: Final = 3
 """The low four bits of the format byte of a delta, the difference from another version."""
 
 ERASED: Final = "erased"
 """Name of the format of erased bodies, in place of a codec's."""
+
+COLD: Final = "cold"
+"""Name of the format of references to cold files, in place of a codec's."""
 
 _HEADERS: Final = tuple(bytes((MARK, format_byte)) for format_byte in range(256))
 _HEADER_CHECKSUMS: Final = tuple(map(zlib.crc32, _HEADERS))
@@ -46,6 +62,8 @@ _KNOWN_FORMATS: Final = frozenset(
 
 DELTA_FORMATS: Final = {kind.id << 4 | DELTA: f"{kind.name}+delta" for kind in SERIALIZERS.values() if not kind.is_text}
 """The format bytes of deltas, with their names."""
+
+_CHAINED_FORMATS: Final = frozenset((*DELTA_FORMATS, REFERENCE_FORMAT))
 
 DELTA_HEADERS: Final = frozenset(_HEADERS[format_byte] for format_byte in DELTA_FORMATS)
 """The first two bytes of deltas."""
@@ -80,10 +98,10 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class ChainedBody(bytes):
-    """The stored bytes of a delta, with access to the versions that it depends on.
+    """The stored bytes of a delta or of a reference, with access to the versions or the text that it depends on.
 
     Every function of the codec that takes a body accepts it. ``unseal`` does what the function of this name does. A
-    pickled copy has the versions that it depends on.
+    pickled copy has what it depends on.
     """
 
     unseal: Callable[[Limits, Engine, Dictionaries], tuple[Serializer, Payload]]
@@ -99,7 +117,7 @@ class BodyFormat:
     Attributes:
         name: the codec of the stored bytes (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It differs from the
             configured codec if the payload was too short to compress or did not shrink, or the document was kept as
-            text. ``erased`` for a body that was erased.
+            text. ``erased`` for a body that was erased, ``cold`` for a reference to a cold file.
         format_byte: the second byte of the body, or None for ``legacy``.
     """
 
@@ -259,6 +277,27 @@ def whole_body(
     return seal(serializer, payload, codec_named(f"{serializer.name}+{'zlib' if compressed else 'none'}"), engine)
 
 
+def is_reference(body: bytes) -> bool:
+    """Return whether a body's first bytes mark it as a reference to a document in a cold file."""
+    return body[:HEADER_BYTES] == REFERENCE_HEAD
+
+
+def reference_content(body: bytes) -> bytes:
+    """Verify a reference, and return the bytes between its header and its checksum.
+
+    Raises:
+        CorruptBody: the reference is damaged (a subclass says how).
+    """
+    if len(body) < _SHORTEST:
+        raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
+    content = check_checksum(body)
+    if len(body) != _REFERENCE_BYTES:
+        raise UnknownFormat(
+            f"format byte 0x{REFERENCE_FORMAT:02X}: a reference has {_REFERENCE_BYTES} bytes, this body has {len(body)}"
+        )
+    return content
+
+
 def is_enveloped(body: bytes) -> bool:
     """Return whether a body has an envelope; a legacy body has none."""
     return body[:1] == b"\xc1"
@@ -308,12 +347,12 @@ def counts_as(
     than ``compress_min_bytes`` or does not shrink, or JSON text that the codec keeps as text. A zstd frame must name
     the codec's dictionary, or none if the codec has none. The compression level is not stored, so it is not compared.
     The codec's own format is recognized by the first bytes; only fallbacks are decoded. A delta counts as being in each
-    codec with its serializer, and an erased body as being in every codec.
+    codec with its serializer, and an erased body or a reference as being in every codec.
 
     Raises:
         CorruptBody: the body had to be decoded and does not decode (a subclass says why).
     """
-    if is_erased(body):
+    if is_erased(body) or is_reference(body):
         return True
     if not codec.enveloped or not is_enveloped(body):
         return not codec.enveloped and not is_enveloped(body)
@@ -396,6 +435,9 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
         NotCanonical: the body decodes, but this store would have written other bytes.
         CorruptBody: the body does not decode (another subclass says why).
     """
+    if is_reference(body):
+        reference_content(body)
+        return
     if not is_enveloped(body) or is_erased(body):
         decode_body(body)
         return
@@ -461,12 +503,15 @@ def unseal(
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
     format_byte = body[1]
-    if format_byte in DELTA_FORMATS and isinstance(body, ChainedBody):
+    if format_byte in _CHAINED_FORMATS and isinstance(body, ChainedBody):
         return body.unseal(limits, engine, dictionaries)
     compressed = check_checksum(body)
     if format_byte not in _KNOWN_FORMATS:
         if format_byte in DELTA_FORMATS:
             raise BaseMissing(base_of(body), "is not available here")
+        if format_byte == REFERENCE_FORMAT:
+            file = int.from_bytes(reference_content(body)[:_NUMBER_BYTES], "big")
+            raise ColdBodyMissing(file, "is not available here")
         raise _unknown(format_byte)
     payload = engine.compressors[format_byte & 15].decompress(compressed, limits.decoded_bytes, dictionaries)
     return engine.serializers[format_byte >> 4], payload
@@ -513,6 +558,8 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
 def _format(format_byte: int) -> BodyFormat:
     if format_byte == _TOMBSTONE_FORMAT:
         return BodyFormat(ERASED, format_byte)
+    if format_byte == REFERENCE_FORMAT:
+        return BodyFormat(COLD, format_byte)
     if format_byte in DELTA_FORMATS:
         return BodyFormat(DELTA_FORMATS[format_byte], format_byte)
     serializer, compressor = SERIALIZERS.get(format_byte >> 4), COMPRESSORS.get(format_byte & 15)

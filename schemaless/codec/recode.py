@@ -17,7 +17,9 @@ from schemaless.codec.envelope import (
     counts_as,
     erasure_of,
     is_enveloped,
+    is_reference,
     payload_of,
+    reference_content,
     same_document,
     seal,
     unseal,
@@ -121,6 +123,9 @@ def convert(
 ) -> Conversion:
     """Do the first part of ``recode``: all but the compression. Arguments and errors are the same."""
     # Decode.
+    if is_reference(body):
+        reference_content(body)
+        return Conversion(body, engine.json, b"", None, codec)
     if erasure_of(body) is not None:
         return Conversion(body, engine.json, b"", None, codec)
     if is_enveloped(body):

@@ -335,8 +335,9 @@ def test_describe_body_needs_two_bytes_only() -> None:
     with pytest.raises(UnknownFormat, match="compressor 4"):
         describe_body(b"\xc1\x14garbage")
     assert describe_body(b"\xc1\xf0garbage") == BodyFormat("erased", 0xF0)
+    assert describe_body(b"\xc1\xf1garbage") == BodyFormat("cold", 0xF1)
     with pytest.raises(UnknownFormat, match="serializer 15"):
-        describe_body(b"\xc1\xf1garbage")
+        describe_body(b"\xc1\xf2garbage")
 
 
 @each("name", codec_names())

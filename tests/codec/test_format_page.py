@@ -111,7 +111,7 @@ def test_errors_on_the_page_exist() -> None:
     """Each error that the page names is one of the corruption family."""
     named = set(re.findall(r"\| `([A-Z][a-z]\w+)` \|$", PAGE, re.MULTILINE))
 
-    assert len(named) == 13
+    assert len(named) == 15
     assert all(issubclass(getattr(errors, name), errors.CorruptBody) for name in named)
 
 

@@ -22,6 +22,7 @@ from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body, seal
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.recode import recode
+from schemaless.codec.references import reference_body
 from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import Serializer
 from schemaless.ops.migrate.archive import ArchivedCell, ArchiveWriter
@@ -32,6 +33,7 @@ DICTIONARY = HERE / "dictionaries" / "32768.dict"
 LAST_ID = 65_535
 ARCHIVE = HERE / "archive"
 DELTAS = HERE / "deltas"
+REFERENCES = HERE / "references"
 
 TRIP = {
     "trip": "71f0c4d2",
@@ -228,6 +230,13 @@ def vectors() -> dict[str, tuple[bytes, str]]:
     return made
 
 
+def reference_vectors() -> dict[str, tuple[bytes, bytes]]:
+    """Return references by their file's number: each body, and the JSON text that the file has."""
+    places = {"1": (0, 0), "17": (2, 256), str(2**64 - 1): (2**32 - 1, 2**32 - 1)}
+    texts = dict(zip(places, (b"null", LONG.encode() + b"}", SPACED.encode()), strict=True))
+    return {file: (reference_body(int(file), *places[file], text), text) for file, text in texts.items()}
+
+
 def write_archive() -> None:
     """Write a file of an archive: two chunks, and the end mark."""
     if any(ARCHIVE.glob("**/*.zst")):
@@ -290,36 +299,29 @@ def delta_vectors() -> dict[str, dict[int, tuple[bytes, str]]]:
     }
 
 
-def write_deltas() -> None:
-    """Write the versions of each cell that does not exist yet."""
-    for name, versions in delta_vectors().items():
-        for ref_key, (body, text) in versions.items():
-            target = DELTAS / name / f"{ref_key}.body"
-            if target.exists():
-                differs = "" if target.read_bytes() == body else "; this run would have written other bytes"
-                sys.stderr.write(f"{name}/{target.name}: exists{differs}\n")
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(body)
-            target.with_suffix(".json").write_text(text, encoding="utf-8")
-            sys.stderr.write(f"{name}/{target.name}: written, {len(body)} bytes\n")
+def write(target: Path, body: bytes, text: bytes) -> None:
+    """Write a body, and the JSON text of its document next to it, if the file does not exist."""
+    if target.exists():
+        differs = "" if target.read_bytes() == body else "; this run would have written other bytes"
+        sys.stderr.write(f"{target.relative_to(HERE)}: exists{differs}\n")
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(body)
+    target.with_suffix(".json").write_bytes(text)
+    sys.stderr.write(f"{target.relative_to(HERE)}: written, {len(body)} bytes\n")
 
 
 def main() -> int:
     """Write the vectors that are missing; report those that would differ today."""
     write_archive()
     write_dictionary()
-    write_deltas()
-    FOLDER.mkdir(exist_ok=True)
+    for name, versions in delta_vectors().items():
+        for ref_key, (body, text) in versions.items():
+            write(DELTAS / name / f"{ref_key}.body", body, text.encode())
+    for name, (body, referenced) in reference_vectors().items():
+        write(REFERENCES / f"{name}.body", body, referenced)
     for name, (body, text) in vectors().items():
-        target = FOLDER / f"{name}.body"
-        if target.exists():
-            differs = "" if target.read_bytes() == body else "; this run would have written other bytes"
-            sys.stderr.write(f"{target.name}: exists{differs}\n")
-            continue
-        target.write_bytes(body)
-        target.with_suffix(".json").write_text(text, encoding="ascii" if text.isascii() else "utf-8")
-        sys.stderr.write(f"{target.name}: written, {len(body)} bytes\n")
+        write(FOLDER / f"{name}.body", body, text.encode())
     return 0
 
 
