@@ -43,6 +43,18 @@ def upgrade(op: Operations) -> None:
         **options,
     )
     op.create_table(
+        "cold_store",
+        sa.Column("only_row", mysql.TINYINT(), autoincrement=False, nullable=False),
+        sa.Column("uri", mysql.VARCHAR(1024), nullable=False),
+        sa.Column("incarnation", _ascii(32), nullable=False),
+        sa.Column("keep_days", sa.Integer(), server_default=zero, nullable=False),
+        sa.Column("set_by", mysql.VARCHAR(255), nullable=False),
+        sa.Column("set_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
+        sa.CheckConstraint("only_row = 1", name="cold_store_only_row"),
+        sa.PrimaryKeyConstraint("only_row"),
+        **options,
+    )
+    op.create_table(
         "column_codec",
         sa.Column("column_name", _ascii(64), nullable=False),
         sa.Column("codec", _ascii(64), nullable=False),
@@ -275,6 +287,15 @@ def upgrade(op: Operations) -> None:
         sa.Column("target_server", mysql.VARCHAR(255), nullable=True),
         sa.Column("pause_s", mysql.DOUBLE(asdecimal=True), nullable=True),
         sa.PrimaryKeyConstraint("job_id", "shard"),
+        **options,
+    )
+    op.create_table(
+        "tier_policy",
+        sa.Column("column_name", _ascii(64), nullable=False),
+        sa.Column("after_days", sa.Integer(), nullable=False),
+        sa.Column("set_by", mysql.VARCHAR(255), nullable=False),
+        sa.Column("set_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
+        sa.PrimaryKeyConstraint("column_name"),
         **options,
     )
     op.create_table(

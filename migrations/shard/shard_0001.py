@@ -35,6 +35,24 @@ def upgrade(op: Operations) -> None:
         **options,
     )
     op.create_table(
+        "cold_file",
+        sa.Column("file_id", number, autoincrement=False, nullable=False),
+        sa.Column("generation", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("incarnation", _ascii(32), nullable=False),
+        sa.Column("token", _ascii(16), nullable=False),
+        sa.Column("state", _ascii(16), nullable=False),
+        sa.Column("first_id", number, nullable=False),
+        sa.Column("last_id", number, nullable=False),
+        sa.Column("cells", number, server_default=zero, nullable=False),
+        sa.Column("text_bytes", number, server_default=zero, nullable=False),
+        sa.Column("file_bytes", number, server_default=zero, nullable=False),
+        sa.Column("sha256", _ascii(64), server_default=sa.text("''"), nullable=False),
+        sa.Column("created_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
+        sa.Column("changed_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
+        sa.PrimaryKeyConstraint("file_id", "generation"),
+        **options,
+    )
+    op.create_table(
         "erased_cell",
         sa.Column("event_id", number, autoincrement=False, nullable=False),
         sa.Column("added_id", number, nullable=False),

@@ -22,7 +22,7 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.pool import NodePool
 
-SHARD_TABLES: Final = frozenset({"cell", "erased_cell", "follower", "parked", "shard_identity"})
+SHARD_TABLES: Final = frozenset({"cell", "cold_file", "erased_cell", "follower", "parked", "shard_identity"})
 """Tables that every shard has; ``schema.tables`` defines them."""
 
 _AUTO_INCREMENT: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")

@@ -111,6 +111,30 @@ erased_cell: Final = _table(
     UniqueConstraint("erasure", "event_id", name="erased_cell_erasure"),
 )
 
+# Files with the documents of cold cells. A file is rewritten as a new generation; rows are kept after their file is
+# deleted, so that no number is ever reused.
+cold_file: Final = _table(
+    "cold_file",
+    shard_metadata,
+    Column("file_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("generation", Integer(), primary_key=True, autoincrement=False),
+    # The datastore's incarnation (catalog table cold_store) and a random token, in hexadecimal: parts of its name.
+    Column("incarnation", _ascii(32), nullable=False),
+    Column("token", _ascii(16), nullable=False),
+    # writing, live, condemned or deleted. A reference is written only while the row is locked and live.
+    Column("state", _ascii(16), nullable=False),
+    Column("first_id", BIGINT(unsigned=True), nullable=False),
+    Column("last_id", BIGINT(unsigned=True), nullable=False),
+    Column("cells", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("text_bytes", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("file_bytes", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    # SHA-256 in hexadecimal; empty while writing.
+    Column("sha256", _ascii(64), nullable=False, server_default=text("''")),
+    _stamp("created_at"),
+    # When the state last changed.
+    _stamp("changed_at"),
+)
+
 catalog_metadata: Final = MetaData()
 
 datastore: Final = _table(
@@ -353,6 +377,32 @@ retention_policy: Final = _table(
     Column("column_name", _ascii(64), primary_key=True),
     Column("keep_days", Integer(), nullable=True),
     Column("keep_versions", Integer(), nullable=True),
+    Column("set_by", VARCHAR(255), nullable=False),
+    _stamp("set_at"),
+)
+
+# Where cold files are. Credentials come from the environment of each process.
+cold_store: Final = _table(
+    "cold_store",
+    catalog_metadata,
+    Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
+    Column("uri", VARCHAR(1024), nullable=False),
+    # Random, in hexadecimal; a restored copy of the datastore gets another one, so that it deletes no files of the
+    # original.
+    Column("incarnation", _ascii(32), nullable=False),
+    # How long files that no cell refers to are kept for restored backups, in days.
+    Column("keep_days", Integer(), nullable=False, server_default=text("0")),
+    Column("set_by", VARCHAR(255), nullable=False),
+    _stamp("set_at"),
+    CheckConstraint("only_row = 1", name="cold_store_only_row"),
+)
+
+# Columns whose cells become cold, after a number of days.
+tier_policy: Final = _table(
+    "tier_policy",
+    catalog_metadata,
+    Column("column_name", _ascii(64), primary_key=True),
+    Column("after_days", Integer(), nullable=False),
     Column("set_by", VARCHAR(255), nullable=False),
     _stamp("set_at"),
 )

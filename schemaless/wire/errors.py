@@ -206,7 +206,7 @@ _ROLES: Final = (
     (r"(alembic_version|heartbeat_token) .*", "admin"),
     (r"(events_transactions_current|threads) .*", "move"),
     (r"\w+ SELECT|cell INSERT", "app"),
-    (r"(cell|c) UPDATE|job\w* .*", "migrate"),
+    (r"(cell|c) UPDATE|cold_file .*|job\w* .*", "migrate"),
     (r".*", "admin"),
 )
 """Role that lacks a privilege, by table and command; the first match counts."""

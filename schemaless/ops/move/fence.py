@@ -51,7 +51,7 @@ _MAX_RENAMES: Final = 20
 _NO_SUCH_THREAD: Final = 1094
 _OPTIONS: Final = PoolOptions(read_timeout_s=600, write_timeout_s=600, pool_size=1)
 _MOVE_TABLE: Final = re.compile(
-    r"(?P<table>cell|follower|parked|erased_cell|index_\d+)_(?P<kind>moved|incoming|probe|noted)_([0-9a-f]{8}){1,2}_?"
+    r"(?P<table>cell|cold_file|follower|parked|erased_cell|index_\d+)_(?P<kind>moved|incoming|probe|noted)_([0-9a-f]{8}){1,2}_?"
 )
 """Names of a move's tables, and of tables that a failover sets aside; the latter have shorter tokens."""
 

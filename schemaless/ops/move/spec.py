@@ -26,6 +26,7 @@ TABLES: Final[dict[str, str]] = {
     "cell": "copied from the change feed, fenced, renamed last on the source and then last on the target",
     "follower": "copied under the fence with a higher epoch, renamed before cell",
     "erased_cell": "copied with the tombstones before the fence and again under it, renamed before cell",
+    "cold_file": "copied under the fence, renamed before cell; the files stay where they are",
     "parked": "copied under the fence, renamed before cell",
     "shard_identity": CREATED_NEW,
     "alembic_version": CREATED_NEW,

@@ -33,6 +33,10 @@ CARRIED: Final[dict[str, tuple[str, ...]]] = {
         "erased_event",
     ),
     "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
+    "cold_file": (
+        *("file_id", "generation", "incarnation", "token", "state", "first_id", "last_id"),
+        *("cells", "text_bytes", "file_bytes", "sha256", "created_at", "changed_at"),
+    ),
 }
 """Tables, with their columns, that a move copies row by row while clients are locked out of the shard."""
 
@@ -150,16 +154,16 @@ def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
     )
 
 
-# Followers and parked cells
+# Followers, parked cells and cold files
 
 
 def select_carried(database: str, table: str, name: str) -> bytes:
-    """Select all rows of ``follower`` or ``parked``; ``name`` is the table's current name."""
+    """Select all rows of a table in ``CARRIED``; ``name`` is the table's current name."""
     return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), quoted_table(database, name))
 
 
 def insert_carried(database: str, table: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Insert rows into ``follower`` or ``parked``; ``name`` is the table's current name."""
+    """Insert rows into a table in ``CARRIED``; ``name`` is the table's current name."""
     literals = ([_literal(value) for value in row] for row in rows)
     return insert(quoted_table(database, name), ", ".join(CARRIED[table]), literals)
 

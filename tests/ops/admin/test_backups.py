@@ -58,7 +58,7 @@ def test_whatever_a_dump_lacks_is_named(tmp_path):
     cases = {
         "is incomplete": {**files, "one": dump(tmp_path / "a" / one.name, {"trips_0000": shard, **heartbeat}, None)},
         "lacks the cells of shards 0-1, which": {**files, "one": dump(tmp_path / "b" / one.name, heartbeat, 1)},
-        "lacks tables of trips_0002: erased_cell, follower": {
+        "lacks tables of trips_0002: cold_file, erased_cell, follower": {
             **files,
             "ten": dump(
                 tmp_path / "c" / ten.name, {"trips_0002": ["cell", "parked", "shard_identity"], **heartbeat}, 1

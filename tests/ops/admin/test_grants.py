@@ -44,6 +44,7 @@ def test_app_gets_tables_by_name_on_the_servers_that_have_them():
         "GRANT SELECT, INSERT ON `trips_eu_0002`.`cell` TO 'app'@'10.0.%'",
         "GRANT SELECT ON `trips_eu_0002`.`shard_identity` TO 'app'@'10.0.%'",
         "GRANT SELECT ON `trips_eu_0002`.`erased_cell` TO 'app'@'10.0.%'",
+        "GRANT SELECT ON `trips_eu_0002`.`cold_file` TO 'app'@'10.0.%'",
     )
     assert (str(other.node), other.holds) == ("db-1:3306", "a with shards 0 to 1")
     assert [statement.partition(" ON ")[2].partition(" TO ")[0] for statement in other.statements] == [
@@ -51,9 +52,11 @@ def test_app_gets_tables_by_name_on_the_servers_that_have_them():
         "`trips_eu_0000`.`cell`",
         "`trips_eu_0000`.`shard_identity`",
         "`trips_eu_0000`.`erased_cell`",
+        "`trips_eu_0000`.`cold_file`",
         "`trips_eu_0001`.`cell`",
         "`trips_eu_0001`.`shard_identity`",
         "`trips_eu_0001`.`erased_cell`",
+        "`trips_eu_0001`.`cold_file`",
     ]
 
 

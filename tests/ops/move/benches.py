@@ -272,7 +272,7 @@ class Bench:
             node = internals.topology.cluster(name).primary
             exists = query(node, f"SHOW DATABASES LIKE '{database}'")
             tables = {str(row[0]) for row in query(node, f"SHOW TABLES FROM `{database}`")} if exists else set()
-            fenced = {"cell", "follower", "parked", "erased_cell"}
+            fenced = {"cell", "cold_file", "follower", "parked", "erased_cell"}
             assert tables & fenced == (fenced if name == home else set())
             assert not [table for table in tables if "incoming" in table or "probe" in table]
             assert len([table for table in tables if "_moved_" in table]) == (
