@@ -20,7 +20,7 @@ from schemaless.base.numbers import Interval, adding_up
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
 from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
-from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until
+from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until, ends_of
 
 TB: Final = 10**12
 """Bytes in a terabyte, the unit that disks are sold in."""
@@ -269,7 +269,8 @@ class Saving:
         days: Whole days by which the first disk lasts longer, the difference at each end of the bands; infinite if the
             scenario's days are beyond the horizon; None if either scenario's are unknown, or the present ones beyond.
         least_days: The days up to the horizon, which are saved at least if ``days.mid`` is infinite.
-        freed_bytes: Space that is freed at once, all copies counted; negative if more is needed; None if unknown.
+        freed_bytes: Space that is freed at once, all copies counted; negative if more is needed; None if unknown. All
+            intervals that follow are 80 % ones, too.
         share: Share of the growth that is saved; None without a forecast.
         bytes_per_month: Growth that is saved in an average month of the year to come, all copies counted.
         price_per_month: Price of that disk space; None if no price is known.
@@ -296,7 +297,7 @@ class Saving:
             days, least_days = Band(*sorted(ends)), horizon - math.floor(first.days.mid)
         freed = None
         if now.stored_bytes is not None and then.stored_bytes is not None:
-            freed = _ordered(now.stored_bytes.mid - size for size in then.stored_bytes)
+            freed = _ordered(now.stored_bytes.mid - size for size in _ends_80(ends_of(then.stored_bytes)))
         if now.cost is not None and then.cost is not None and now.cost.size_bytes.low_80 > 0:
             before, after = _ends_80(now.cost.size_bytes), _ends_80(then.cost.size_bytes)
             shares = [1 - size / unchanged for unchanged, size in zip(before, after, strict=True)]
@@ -384,7 +385,7 @@ def _cost(name: str, growth: Forecast, times: Interval, price_per_tb: float | No
         price_per_tb: Price of a TB of disk.
     """
     days = min(_COST_DAYS, growth.horizon_days)
-    ends = (times.low, times.low, times.mid, times.high, times.high)
+    ends = ends_of(times)
     sums = [[size * end for size, end in zip(band, ends, strict=True)] for band in growth.cumulative[:days]]
     sizes = Band(*sorted(sums[-1]))
     peaks = [list(accumulate(series, max, initial=0.0)) for series in zip(*sums, strict=True)]

@@ -392,15 +392,14 @@ def _without(basis: Basis, lost: Disk, others: Sequence[DiskForecast]) -> Scenar
 def days_until(forecast: Forecast, free: Interval, factor: Interval) -> Band:
     """Return the days until ``free`` is used up, with a growth of ``factor`` times the forecast."""
     low, mid, high = free.low / factor.high, free.mid / factor.mid, free.high / factor.low
-    best = forecast.days_until(mid)
-    low_80, high_80 = mid - (mid - low) * _80_OF_95, mid + (high - mid) * _80_OF_95
-    return Band(
-        forecast.days_until(low).low_95,
-        forecast.days_until(low_80).low_80,
-        best.mid,
-        forecast.days_until(high_80).high_80,
-        forecast.days_until(high).high_95,
-    )
+    ends = zip(Band._fields, ends_of(Interval(low, mid, high)), strict=True)
+    return Band(*(getattr(forecast.days_until(end), name) for name, end in ends))
+
+
+def ends_of(estimate: Interval) -> Band:
+    """Return an estimate whose interval is the 95 % one, with the 80 % interval of a normal distribution."""
+    low, mid, high = estimate.low, estimate.mid, estimate.high
+    return Band(low, mid - (mid - low) * _80_OF_95, mid, mid + (high - mid) * _80_OF_95, high)
 
 
 def days_at_rate(per_day: Interval, free: Interval, factor: Interval) -> Interval:

@@ -175,7 +175,7 @@ def test_every_figure_follows_from_others_of_the_json(both):
 
 
 def test_what_is_saved_follows_from_the_figures_of_now_and_of_the_codec():
-    """The first line of the report: days, bytes and money, from the JSON alone."""
+    """The first line of the report: days, bytes and money, from the JSON alone; its intervals are 80 % ones, too."""
     found = report(measurement(days=120), planning=PLANNING, codec="packed+none")
     data = report_json(found)
     saving, (now, then) = data["answer"]["saving"], data["comparison"]
@@ -189,6 +189,13 @@ def test_what_is_saved_follows_from_the_figures_of_now_and_of_the_codec():
     saved = sizes[0]["mid"] - sizes[1]["mid"]
     assert saving["bytes_per_month"]["mid"] == pytest.approx(saved / months, rel=1e-6)
     assert saving["price_per_month"]["mid"] == pytest.approx(saved / months / TB * 90, abs=0.005)
+    inner, stored = 1.2816 / 1.96, then["stored_bytes"]
+    for end, other, sign in (("low", "high", -1), ("high", "low", 1)):
+        width_95 = sign * (found.after.first.times.mid - getattr(found.after.first.times, other))
+        assert width_95 > 0
+        assert saving["share"][end] == pytest.approx(saving["share"]["mid"] + sign * inner * width_95, abs=1e-4)
+        near = stored["mid"] + inner * (stored[other] - stored["mid"])
+        assert saving["freed_bytes"][end] == pytest.approx(now["stored_bytes"]["mid"] - near, abs=1)
     text = saving_text(found)
     assert text.startswith(f"Re-encoding to packed+none gains {saving['days']['mid']} days (")
     assert f" and saves {saving['price_per_month']['mid']:.2f} a month (" in text
