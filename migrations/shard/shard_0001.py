@@ -47,6 +47,7 @@ def upgrade(op: Operations) -> None:
         sa.Column("text_bytes", number, server_default=zero, nullable=False),
         sa.Column("file_bytes", number, server_default=zero, nullable=False),
         sa.Column("sha256", _ascii(64), server_default=sa.text("''"), nullable=False),
+        sa.Column("erased_event", number, nullable=False),
         sa.Column("created_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
         sa.Column("changed_at", mysql.DATETIME(fsp=6), server_default=now, nullable=False),
         sa.PrimaryKeyConstraint("file_id", "generation"),

@@ -130,6 +130,9 @@ cold_file: Final = _table(
     Column("file_bytes", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
     # SHA-256 in hexadecimal; empty while writing.
     Column("sha256", _ascii(64), nullable=False, server_default=text("''")),
+    # The file has no document whose erasure is an event of erased_cell up to this one: the last event when the row was
+    # inserted, which must be before any of the file's bodies is read.
+    Column("erased_event", BIGINT(unsigned=True), nullable=False),
     _stamp("created_at"),
     # When the state last changed.
     _stamp("changed_at"),

@@ -35,7 +35,7 @@ CARRIED: Final[dict[str, tuple[str, ...]]] = {
     "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
     "cold_file": (
         *("file_id", "generation", "incarnation", "token", "state", "first_id", "last_id"),
-        *("cells", "text_bytes", "file_bytes", "sha256", "created_at", "changed_at"),
+        *("cells", "text_bytes", "file_bytes", "sha256", "erased_event", "created_at", "changed_at"),
     ),
 }
 """Tables, with their columns, that a move copies row by row while clients are locked out of the shard."""
