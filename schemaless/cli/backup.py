@@ -1,4 +1,4 @@
-"""``schemaless backup``: the commands of a backup, and a check of dumps."""
+"""``schemaless backup``: the commands of a backup, and a check of its files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from schemaless.cli.options import store_option
+from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import TOOLS, Tool, faults, read_dump
 from schemaless.ops.admin.backups import plan as plan_of
 from schemaless.store.datastore import Datastore
@@ -41,7 +42,8 @@ def plan(folder: str, tool: Tool, store: Datastore) -> None:
     """Print the commands of a backup, as a shell script.
 
     The script backs up the servers of the shards before the catalog, so that it can be restored to a consistent state
-    while applications write. Jobs that move or rebuild shards are paused. Dumps are checked at the end.
+    while applications write. Jobs that move or rebuild shards are paused. Dumps are checked at the end, and so are
+    copies that are all on this machine.
 
     clone, mariadb-backup and xtrabackup copy whole servers; DIR is then an absolute path on each server's machine,
     where ssh starts the last two. The script logs in with your option file, as an account with the role backup; dumps
@@ -65,27 +67,44 @@ def plan(folder: str, tool: Tool, store: Datastore) -> None:
 
 
 @backup.command(cls=ReadOnlyCommand)
-@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Number of shards, needed for folders.")
+@click.option("--datastore", metavar="NAME", help="Name of the datastore, if the folders have several.")
 @json_option
-def check(files: tuple[Path, ...]) -> int:
-    """Check that dumps are all of a datastore.
+def check(paths: tuple[Path, ...], shards: int | None, datastore: str | None) -> int:
+    """Check that dumps, or copies of servers' files, are all of a datastore.
 
     Every dump must have ended, the catalog must be newer than the others, and each shard must be in the dump of the
     cluster that has it according to that catalog, with all its tables. A cluster's file is named after it, such as
     cluster-1.sql.gz; files may be compressed with gzip or zstd. No server is contacted.
 
+    Of copies by mariadb-backup, xtrabackup or CLONE, give the folders and --shards. Each must have been completed and
+    prepared, none of their files may be cut off, and exactly one must have each shard and the catalog, with all
+    tables. Whether the catalog places the shards there, and whether pages are intact, only a server on the copy can
+    tell. The command prints the position in the binary log that each copy has.
+
     \b
     Examples:
       schemaless backup check backup/*.sql
+      schemaless backup check --shards 8 /backup/cluster-*
 
     Exit status: 0, or 1 if something is missing.
     """
-    dumps = [read_dump(path) for path in files]
-    found = faults(dumps)
-    databases = sum(len(dump.databases) for dump in dumps)
-    print_result({"files": len(dumps), "databases": databases, "faults": found})
+    folders = [read_folder(path) for path in paths if path.is_dir()]
+    dumps = [read_dump(path) for path in paths if not path.is_dir()]
+    if folders and (dumps or shards is None):
+        raise click.UsageError("for copies of servers' files, give only their folders, and --shards")
+    if dumps and (shards is not None or datastore is not None):
+        raise click.UsageError("--shards and --datastore are for folders; a dump of the catalog says both")
+    found = faults(dumps) if shards is None else folder_faults(folders, shards, datastore)
+    positions = {str(folder.path): " ".join(folder.position) or None for folder in folders}
+    print_result({"files": len(paths), "positions": positions, "faults": found})
     for fault in found:
         note(fault)
     if not found:
-        out().print(f"the backup is complete: {counted(databases, 'database')} in {counted(len(dumps), 'file')}")
+        kind = "folder" if folders else "file"
+        out().print(f"the backup is complete: nothing is missing from {counted(len(paths), kind)}")
+        for path, position in positions.items():
+            known = f"binary log at {position}" if position else "its files name no position in the binary log"
+            out().print(f"{path}: {known}", soft_wrap=True)
     return EXIT_FAILED if found else 0

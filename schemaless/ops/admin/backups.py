@@ -1,4 +1,4 @@
-"""Backups: the commands that make one, and a check of the dumps.
+"""Backups: the commands that make one, and a check of the dumps; ``backup_folders`` checks copies of servers' files.
 
 Shards are backed up before the catalog, so that the catalog has every dictionary that a cell needs, and every erasure
 that the shards may lack. The servers' clocks and positions do not matter. A shard that moves from a server that is
@@ -96,14 +96,19 @@ def plan(store: Datastore, tool: Tool, folder: str) -> list[Step]:
             listed = f"databases=$({names} -NBe {shlex.quote(SHARD_DATABASES % store.name)})"
             commands = listed, _dump(cluster.primary, "$databases", files[-1], mariadb=mariadb[cluster.name])
         else:
+            files.append(where)
             commands = _copy(tool, cluster.primary, where)
         steps.append(Step(parts, commands))
     if tool == "dump":
         files.append(f"{folder}/catalog.sql")
         is_mariadb = catalog.run(lambda connection: connection.is_mariadb)
         steps.append(Step("The catalog.", (_dump(catalog.node, store.name, files[-1], mariadb=is_mariadb),)))
-        checked = " ".join(map(shlex.quote, files))
-        steps.append(Step("Proof that nothing is missing.", (f"schemaless backup check {checked}",)))
+    expected = "" if tool == "dump" else f" --datastore {store.name} --shards {store.shard_count}"
+    check = f"schemaless backup check {' '.join(map(shlex.quote, files))}{expected}"
+    if tool == "dump" or all(cluster.primary.socket is not None for cluster in topology.clusters):
+        steps.append(Step("Proof that nothing is missing.", (check,)))
+    else:
+        steps.append(Step(f"Proof that nothing is missing, once all folders are on one machine: {check}", ()))
     return steps
 
 

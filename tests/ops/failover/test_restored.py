@@ -350,6 +350,9 @@ def test_a_drill_beside_a_production_that_takes_puts(url, shell, name, servers, 
             shell.run("Restoring", "catalog.sql")
         else:
             back_up_files(shell, name, flavour, servers)
+            folders = [shell.folder / f"cluster-{number}" for number in (1, 2)]
+            broken = invoke("backup", "check", "--datastore", name, "--shards", "3", *folders)
+            assert (broken.code, "no folder has the cells of shards 2" in broken.err) == (1, True)
             copies = [start_on(each, shell.folder / f"cluster-{number}") for number, each in enumerate(copies, start=1)]
         before = [contents(server, name) for server in servers]
         with schemaless.connect(url) as store:
