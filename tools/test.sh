@@ -9,41 +9,72 @@
 #
 # ARGS       arguments for pytest
 # SERVER     the only server to run on (tests/conftest.py)
-# PROCESSES  number of processes of pytest-xdist; a test waits about a third of its time
+# PROCESSES  number of processes of pytest-xdist, 3 by default; a test waits about a third of its time. Both runs of 'make
+#            test' are side by side, the second with a third as many processes; its output follows that of the first.
 set -u
 cd "$(dirname "$0")/.."
 unset PYTHONDONTWRITEBYTECODE # hundreds of tests start a Python, which would compile the whole package each time
 
 case ${SERVER:-} in
-docker | *://*) parallel= ;; # some tests use fixed names there
-*) parallel="-n ${PROCESSES:-3} --dist loadfile" ;;
+docker | *://*) processes= ;; # some tests use fixed names there
+*) processes=${PROCESSES:-3} ;;
 esac
 failed=0
 
-run() {
+# Becomes pytest.
+suite() {
     fast=$1 server=$2 marks=$3
     shift 3
     echo "make: the suite with SCHEMALESS_FAST=$fast SERVER=$server${marks:+, $marks}" >&2
     # shellcheck disable=SC2086
-    SCHEMALESS_FAST=$fast SERVER=$server .venv/bin/python -m pytest $parallel -m "$marks" "$@" ${ARGS:-}
-    status=$?
-    # ARGS may name tests none of which is in a later run.
-    [ $status = 0 ] || { [ $status = 5 ] && [ -n "${ARGS:-}" ] && [ "$fast$server" != "1${SERVER:-mysql}" ]; } || failed=1
-    [ $status != 2 ] || exit 2
+    SCHEMALESS_FAST=$fast SERVER=$server exec .venv/bin/python -m pytest \
+        ${processes:+-n $processes --dist loadfile} -m "$marks" "$@" ${ARGS:-}
+}
+
+# Takes the status of a run.
+note() {
+    case $1 in
+    0) ;;
+    2) exit 2 ;;
+    *) failed=1 ;;
+    esac
+}
+
+# ARGS may name tests none of which is in a later run.
+note_later() {
+    [ "$1" = 5 ] && [ -n "${ARGS:-}" ] || note "$1"
 }
 
 mkdir -p build
 ${MAKE:-make} --no-print-directory lint >build/lint.log 2>&1 &
 lint=$!
-trap 'kill $lint 2>/dev/null' EXIT
+second=
+trap 'kill $lint $second 2>/dev/null; wait' EXIT
 if [ "${1:-}" = all ]; then
-    run 1 "${SERVER:-mysql}" '' --hypothesis-profile long
-    run 0 "${SERVER:-mariadb}" 'not once' --hypothesis-profile long
-    run 0 "${SERVER:-mysql}" twice
-    run 1 "${SERVER:-mariadb}" twice
+    (suite 1 "${SERVER:-mysql}" '' --hypothesis-profile long)
+    note $?
+    (suite 0 "${SERVER:-mariadb}" 'not once' --hypothesis-profile long)
+    note_later $?
+    (suite 0 "${SERVER:-mysql}" twice)
+    note_later $?
+    (suite 1 "${SERVER:-mariadb}" twice)
+    note_later $?
+elif [ -n "$processes" ]; then
+    (
+        processes=$(((processes + 2) / 3))
+        suite 0 "${SERVER:-mariadb}" 'twice and not long'
+    ) >build/second.log 2>&1 &
+    second=$!
+    (suite 1 "${SERVER:-mysql}" 'not long')
+    note $?
+    wait $second
+    note_later $?
+    cat build/second.log
 else
-    run 1 "${SERVER:-mysql}" 'not long'
-    run 0 "${SERVER:-mariadb}" 'twice and not long'
+    (suite 1 "$SERVER" 'not long')
+    note $?
+    (suite 0 "$SERVER" 'twice and not long')
+    note_later $?
 fi
 wait $lint || failed=1
 cat build/lint.log
