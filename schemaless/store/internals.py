@@ -23,6 +23,7 @@ from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader, Source
 from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span, select_row_keys
 from schemaless.store.cells.writing import Cells
+from schemaless.store.cold.settings import ColdSettings
 from schemaless.store.erasures.eraser import Erasures
 from schemaless.store.erasures.holds import Holds
 from schemaless.store.erasures.retention import Policies
@@ -101,6 +102,7 @@ class Internals:
         self.erasures: Erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
         self.policies: Policies = Policies(lambda: self.catalog, shards.topology.name)
         self.holds: Holds = self.erasures.ledger.holds
+        self.cold: ColdSettings = ColdSettings(lambda: self.catalog, shards.topology.name)
 
     @property
     def topology(self) -> Topology:

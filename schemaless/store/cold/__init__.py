@@ -1,0 +1,1 @@
+"""Documents of cold cells: files outside the database, which shards list."""

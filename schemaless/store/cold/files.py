@@ -1,0 +1,181 @@
+"""The files that a shard lists: what they are called, and the states that they go through.
+
+A file is listed as ``writing`` before any body is read for it, becomes ``live`` once it is complete and verified, and
+``condemned`` when its place is taken or no cell refers to it; it is ``deleted`` when the object is gone. Each step is
+one conditional UPDATE, so that a writer that stalls cannot bring a file back. Rows are kept, so that no number is
+reused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from schemaless.errors import JobConflict
+from schemaless.store.cold import sql
+from schemaless.topology.shards import Shards
+from schemaless.wire.connection import Connection
+
+State = Literal["writing", "live", "condemned", "deleted"]
+
+_RANDOM_BITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFile:
+    """A file that a shard lists.
+
+    Attributes:
+        shard: number of the shard.
+        file_id: its number, which references name.
+        generation: how often it was rewritten.
+        incarnation: identifies the datastore that wrote it, in hexadecimal.
+        token: random part of its name, in hexadecimal.
+        state: "writing", "live", "condemned" or "deleted".
+        first_id: no cell of the file has a lower added_id.
+        last_id: no cell of the file has a higher added_id.
+        cells: number of cells, including those that were erased since.
+        text_bytes: size of their documents as JSON text.
+        file_bytes: size of the file.
+        sha256: SHA-256 of the file in hexadecimal; empty while it is being written.
+        erased_event: it lacks the documents of all cells whose erasure is an event of the shard's log up to this one.
+        created_at: when it was listed, UTC.
+        changed_at: when its state last changed, UTC.
+    """
+
+    shard: int
+    file_id: int
+    generation: int
+    incarnation: str
+    token: str
+    state: State
+    first_id: int
+    last_id: int
+    cells: int
+    text_bytes: int
+    file_bytes: int
+    sha256: str
+    erased_event: int
+    created_at: datetime
+    changed_at: datetime
+
+    @property
+    def name(self) -> str:
+        """Name of the object in the cold store. It is derived, so that a row cannot name a foreign file."""
+        return f"{self.incarnation}/{self.shard:04d}/{self.file_id:016x}-{self.generation}-{self.token}.parquet"
+
+
+class ShardFiles:
+    """The files that a shard lists; the account needs the role ``migrate`` to change them.
+
+    Every method raises ``ServerError`` if the shard's server is unreachable or rejects a statement.
+
+    Args:
+        shards: routes calls to the shards' servers.
+        shard: number of the shard.
+    """
+
+    def __init__(self, shards: Shards, shard: int) -> None:
+        self._shards = shards
+        self._shard = shard
+        self._database = shards.database(shard)
+
+    def all(self, *states: State, file_id: int | None = None) -> list[ColdFile]:
+        """Return the files in some states, or in any, oldest first."""
+        rows = self._shards.rows(self._shard, sql.select_files(self._database, states, file_id))
+        return [self._file(row) for row in rows]
+
+    def list_new(
+        self, incarnation: str, first_id: int, last_id: int, *, file_id: int | None = None, generation: int = 0
+    ) -> ColdFile:
+        """List a file as being written. Call this before reading any body for it.
+
+        Args:
+            incarnation: that of the datastore.
+            first_id: lowest added_id that it may have.
+            last_id: highest added_id that it may have.
+            file_id: number of the file that it replaces; a new one by default.
+            generation: number of its generation.
+
+        Raises:
+            JobConflict: another process has listed this generation.
+        """
+        # Not counted, because a primary that a failover has promoted may not know the latest numbers.
+        number = time.time_ns() // 1_000_000 << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        number = number if file_id is None else file_id
+        token = secrets.token_hex(8)
+        self._shards.execute(
+            self._shard, sql.insert_file(self._database, number, generation, incarnation, token, first_id, last_id)
+        )
+        (listed,) = [file for file in self.all(file_id=number) if file.generation == generation]
+        if listed.token != token:
+            raise JobConflict(f"another process is writing generation {generation} of cold file {number:x}")
+        return listed
+
+    def publish(self, file: ColdFile, written: Mapping[str, int | str], replaces: ColdFile | None = None) -> bool:
+        """Make a file that is complete and verified live; return False if it was condemned while it was written.
+
+        Args:
+            file: the file.
+            written: ``cells``, ``text_bytes``, ``file_bytes``, ``sha256`` and others of its attributes.
+            replaces: the generation that it replaces, which is condemned in the same transaction.
+        """
+        live = sql.update_file(self._database, file.file_id, file.generation, ["writing"], {"state": "live", **written})
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                if replaces is not None:
+                    condemn = sql.update_file(
+                        self._database, replaces.file_id, replaces.generation, ["live"], {"state": "condemned"}
+                    )
+                    if not connection.execute(condemn).affected:
+                        return
+                connection.execute(live)
+
+        self._shards.run(self._shard, operation, writes=True)
+        # The statement may have been repeated after a lost reply, and then it changes nothing.
+        return any(row.state == "live" for row in self.all(file_id=file.file_id) if row.generation == file.generation)
+
+    def condemn(self, file: ColdFile, *states: State) -> bool:
+        """Condemn a file that is in one of these states; return whether it is condemned."""
+        return self._change(file, states, "condemned")
+
+    def deleted(self, file: ColdFile) -> bool:
+        """Record that the object of a condemned file is gone; return whether that is recorded."""
+        return self._change(file, ["condemned"], "deleted")
+
+    def references(self, after: int, up_to: int) -> dict[int, int]:
+        """Return the numbers of cells in a range of added_ids that refer to files, by the file's number."""
+        rows = self._shards.rows(self._shard, sql.count_references(self._database, after, up_to))
+        return {int.from_bytes(number, "big"): int(count) for number, count in rows}
+
+    def _change(self, file: ColdFile, states: Iterable[State], state: State) -> bool:
+        statement = sql.update_file(self._database, file.file_id, file.generation, states, {"state": state})
+        self._shards.execute(self._shard, statement)
+        return any(row.state == state for row in self.all(file_id=file.file_id) if row.generation == file.generation)
+
+    def _file(self, row: tuple[object, ...]) -> ColdFile:
+        numbers = [int(str(value)) for value in (*row[:2], *row[5:10], row[11])]
+        file_id, generation, first_id, last_id, cells, text_bytes, file_bytes, erased_event = numbers
+        incarnation, token, state, sha256, created_at, changed_at = (str(row[at]) for at in (2, 3, 4, 10, 12, 13))
+        return ColdFile(
+            self._shard,
+            file_id,
+            generation,
+            incarnation,
+            token,
+            state,  # type: ignore[arg-type]
+            first_id,
+            last_id,
+            cells,
+            text_bytes,
+            file_bytes,
+            sha256,
+            erased_event,
+            datetime.fromisoformat(created_at),
+            datetime.fromisoformat(changed_at),
+        )

@@ -1,0 +1,129 @@
+"""Statements about cold files: the cold store and its policies in the catalog, the files of a shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from schemaless.wire.sql.parts import (
+    NOW,
+    Term,
+    assigned,
+    cell_table,
+    delete,
+    id_range,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+# In the catalog
+
+
+def select_store(catalog: str) -> bytes:
+    """Select uri, incarnation, keep_days, set_by and set_at of the cold store."""
+    return b"SELECT uri, incarnation, keep_days, set_by, CONCAT(set_at,'+00:00') FROM %b" % table(
+        catalog, b"cold_store"
+    )
+
+
+def upsert_store(catalog: str, uri: str, incarnation: str, keep_days: int, set_by: str) -> bytes:
+    """Set the cold store; one that exists keeps its incarnation."""
+    changes: dict[str, Term] = {"uri": uri, "keep_days": keep_days, "set_by": set_by, "set_at": NOW}
+    return b"INSERT INTO %b SET %b ON DUPLICATE KEY UPDATE %b" % (
+        table(catalog, b"cold_store"),
+        assigned({"only_row": 1, "incarnation": incarnation, **changes}),
+        assigned(changes),
+    )
+
+
+def select_policies(catalog: str) -> bytes:
+    """Select column_name, after_days, set_by and set_at of every policy, by column."""
+    return b"SELECT column_name, after_days, set_by, CONCAT(set_at,'+00:00') FROM %b ORDER BY column_name" % table(
+        catalog, b"tier_policy"
+    )
+
+
+def upsert_policy(catalog: str, column_name: str, after_days: int, set_by: str) -> bytes:
+    """Set the policy of a column."""
+    values: dict[str, Term] = {"after_days": after_days, "set_by": set_by, "set_at": NOW}
+    return upsert(table(catalog, b"tier_policy"), {"column_name": column_name}, values)
+
+
+def delete_policy(catalog: str, column_name: str) -> bytes:
+    """Remove the policy of a column."""
+    return delete(table(catalog, b"tier_policy"), column_name=column_name)
+
+
+# In a shard
+
+_FILE: Final = (
+    b"file_id, generation, incarnation, token, state, first_id, last_id, cells, text_bytes, file_bytes, sha256, "
+    b"erased_event, CONCAT(created_at,'+00:00'), CONCAT(changed_at,'+00:00')"
+)
+_REFERENCE: Final = b"SUBSTRING(body,1,2)=x'C1F1'"
+
+
+def select_files(database: str, states: Iterable[str] = (), file_id: int | None = None) -> bytes:
+    """Select the rows of ``cold_file``, oldest first; with ``states``, those in one of them."""
+    conditions = [b"TRUE"]
+    if wanted := b",".join(map(text, states)):
+        conditions.append(b"state IN (%b)" % wanted)
+    if file_id is not None:
+        conditions.append(b"file_id=%d" % file_id)
+    return b"SELECT %b FROM %b WHERE %b ORDER BY file_id, generation" % (
+        _FILE,
+        table(database, b"cold_file"),
+        b" AND ".join(conditions),
+    )
+
+
+def insert_file(
+    database: str, file_id: int, generation: int, incarnation: str, token: str, first_id: int, last_id: int
+) -> bytes:
+    """List a file that is about to be written, as of the log of erased cells at this moment, unless it is listed."""
+    return (
+        b"INSERT INTO %b (file_id, generation, incarnation, token, state, first_id, last_id, erased_event) "
+        b"SELECT %d, %d, %b, %b, 'writing', %d, %d, COALESCE(MAX(event_id),0) FROM %b "
+        b"ON DUPLICATE KEY UPDATE generation=VALUES(generation)"
+        % (
+            table(database, b"cold_file"),
+            file_id,
+            generation,
+            text(incarnation),
+            text(token),
+            first_id,
+            last_id,
+            table(database, b"erased_cell"),
+        )
+    )
+
+
+def update_file(
+    database: str, file_id: int, generation: int, states: Iterable[str], changes: Mapping[str, Term]
+) -> bytes:
+    """Change a file's row if it is in one of these states."""
+    return b"%b AND state IN (%b)" % (
+        update(table(database, b"cold_file"), {**changes, "changed_at": NOW}, file_id=file_id, generation=generation),
+        b",".join(map(text, states)),
+    )
+
+
+def lock_live_file(database: str, file_id: int, *, exclusive: bool, mariadb: bool) -> bytes:
+    """Lock the row of a file's current generation until the transaction ends; selects no row if it is not live."""
+    locked = b"FOR UPDATE" if exclusive else b"LOCK IN SHARE MODE" if mariadb else b"FOR SHARE"
+    return b"SELECT generation FROM %b WHERE file_id=%d AND state='live' %b" % (
+        table(database, b"cold_file"),
+        file_id,
+        locked,
+    )
+
+
+def count_references(database: str, after: int, up_to: int) -> bytes:
+    """Select the number of a file, as 8 bytes, and the number of cells that refer to it, in a range of added_ids."""
+    return b"SELECT SUBSTRING(body,3,8), COUNT(*) FROM %b WHERE %b AND %b GROUP BY 1" % (
+        cell_table(database),
+        id_range(after, up_to),
+        _REFERENCE,
+    )
