@@ -53,7 +53,8 @@ _BASE_BYTES: Final = 8
 KEYFRAME_INTERVAL: Final = 32
 """Number of consecutive ref_keys of which one belongs to a version that is always whole."""
 
-_ANCHOR_INTERVAL: Final = 8
+ANCHOR_INTERVAL: Final = 8
+"""Number of consecutive ref_keys of which one belongs to an anchor."""
 
 _LEVEL: Final = 3
 _WINDOW_LOG_MIN: Final = 10
@@ -140,7 +141,7 @@ def base_level(row_key: bytes, column_name: str, ref_key: int) -> int:
 
     A version is stored against the next one of a higher level, so that a chain has two deltas at most.
     """
-    return 2 if is_keyframe(row_key, column_name, ref_key) else int(ref_key % _ANCHOR_INTERVAL == 0)
+    return 2 if is_keyframe(row_key, column_name, ref_key) else int(ref_key % ANCHOR_INTERVAL == 0)
 
 
 def expected_base(row_key: bytes, column_name: str, ref_key: int) -> int:
@@ -148,8 +149,8 @@ def expected_base(row_key: bytes, column_name: str, ref_key: int) -> int:
     keyframe = _keyframe_near(row_key, column_name, ref_key)
     if keyframe <= ref_key:
         keyframe = _keyframe_near(row_key, column_name, ref_key + KEYFRAME_INTERVAL)
-    anchor = ref_key // _ANCHOR_INTERVAL * _ANCHOR_INTERVAL + _ANCHOR_INTERVAL
-    return keyframe if ref_key % _ANCHOR_INTERVAL == 0 else min(anchor, keyframe)
+    anchor = ref_key // ANCHOR_INTERVAL * ANCHOR_INTERVAL + ANCHOR_INTERVAL
+    return keyframe if ref_key % ANCHOR_INTERVAL == 0 else min(anchor, keyframe)
 
 
 def _keyframe_near(row_key: bytes, column_name: str, ref_key: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from schemaless.base.parts import parts
@@ -20,12 +20,12 @@ from schemaless.codec.deltas import (
     is_keyframe,
 )
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.envelope import decode_body, is_enveloped, is_erased
+from schemaless.codec.envelope import base_of, decode_body, is_delta, is_enveloped, is_erased, unseal
 from schemaless.codec.recode import Conversion
 from schemaless.codec.registry import Codec
 from schemaless.codec.serializers import NotHeld, Payload
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
-from schemaless.store.cells.reading import PLACE, Place
+from schemaless.store.cells.reading import PLACE, Place, only_requested
 from schemaless.store.cells.sql import select_cells, select_higher_versions, select_latest_versions
 from schemaless.store.internals import Internals
 
@@ -37,7 +37,8 @@ _SMALL_SHARE: Final = 1 / 8
 
 _KEYS_PER_SELECT: Final = 100
 _PAIRS_PER_SELECT: Final = 50
-_HIGHER_VERSIONS: Final = 2 * KEYFRAME_INTERVAL
+_HIGHER_VERSIONS: Final = 8 * KEYFRAME_INTERVAL
+"""Number of versions after a cell among which its base is searched for; one of 3,000 has none of a higher level."""
 
 
 def place_of(cell: StoredCell) -> Place:
@@ -61,11 +62,15 @@ def latest_versions(internals: Internals, shard: int, places: Iterable[Place]) -
 class History:
     """Makes deltas of the superseded versions of one block.
 
+    A version is stored against the next one of a higher level; until there is one, against the latest. When that has
+    been superseded, it is stored against another one, so that no chain has more than two deltas.
+
     Args:
         internals: the datastore.
         shard: number of the shard.
         codec: the target codec of the migration.
-        whole: the block's cells by key: their new bodies, whole, or what those are made of.
+        whole: the block's cells by key: their new bodies, whole, or what those are made of; deltas of the target codec
+            as they are stored.
         latest: the ref_key of the latest version of each cell that has a higher one.
         payloads: payloads of bases, kept for the next block of the shard.
     """
@@ -79,6 +84,7 @@ class History:
         latest: Mapping[Place, int],
         payloads: Payloads | None = None,
     ) -> None:
+        self._codec = codec
         self._serializer = ENGINE.serializers[codec.serializer.id]
         self._internals = internals
         self._shard = shard
@@ -88,7 +94,7 @@ class History:
         self._bases = {
             place: (*place[:2], min(expected_base(*place), latest[place]))
             for place, body in whole.items()
-            if place in latest and self._is_candidate(body) and not is_keyframe(*place)
+            if place in latest and self._is_candidate(place, body) and not is_keyframe(*place)
         }
         self._read_bases()
         absent = {place for place, base in self._bases.items() if self._payloads[base] is None}
@@ -99,26 +105,37 @@ class History:
                 self._bases[place] = (*place[:2], latest[place])
         self._read_bases()
 
-    def deltas(self) -> dict[Place, tuple[bytes, Place]]:
-        """Return the deltas of the cells that do not stay whole, each with the key of its base.
+    def deltas(self) -> dict[Place, tuple[bytes, Place | None]]:
+        """Return the new bodies of the cells that become deltas, each with the key of its base.
+
+        A delta that would be too long against its new base becomes whole; its base is None.
 
         Raises:
             VerificationFailed: a delta does not give the document back. Nothing of the block is stored.
         """
-        made: dict[Place, tuple[bytes, Place]] = {}
+        made: dict[Place, tuple[bytes, Place | None]] = {}
         for place, base in self._bases.items():
+            stored = _stored_delta(self._whole[place])
+            if stored is not None and base_of(stored) == base[2]:
+                continue
             payload, base_payload = self._payload(self._whole[place]), self._payloads[base]
             if payload is None or base_payload is None:
                 continue
             body = encode_delta(self._serializer, payload, base[2], base_payload)
             if body is None or not self._is_short(body, payload, self._whole[place]):
+                if stored is not None:
+                    with suppress(BodyTooLarge, VerificationFailed):
+                        made[place] = self._sealed(stored), None
                 continue
             if apply_delta(delta_of(body), base_payload, len(payload)) != payload:
                 raise VerificationFailed(f"a delta of {len(body):,} bytes does not give version {place[2]} back")
             made[place] = body, base
         return made
 
-    def _is_candidate(self, body: bytes | Conversion) -> bool:
+    def _is_candidate(self, place: Place, body: bytes | Conversion) -> bool:
+        stored = _stored_delta(body)
+        if stored is not None and base_level(*place[:2], base_of(stored)) > base_level(*place):
+            return False
         if isinstance(body, Conversion):
             return body.serializer.id == self._serializer.id
         return is_enveloped(body) and body[1] >> 4 == self._serializer.id
@@ -126,32 +143,42 @@ class History:
     def _is_short(self, delta: bytes, payload: Payload, whole: bytes | Conversion) -> bool:
         if len(delta) <= _SMALL_SHARE * len(payload):
             return True
-        if isinstance(whole, Conversion):
-            try:
+        try:
+            stored = _stored_delta(whole)
+            if stored is not None:
+                whole = self._sealed(stored)
+            elif isinstance(whole, Conversion):
                 whole = whole.sealed().body
-            except (BodyTooLarge, VerificationFailed):
-                return False
+        except (BodyTooLarge, VerificationFailed):
+            return False
         return len(delta) <= _MOST_OF_WHOLE * len(whole)
 
+    def _sealed(self, delta: bytes) -> bytes:
+        """Return the whole body of a delta."""
+        serializer, payload = unseal(delta, self._internals.limits, ENGINE, self._internals.dictionaries)
+        return Conversion(None, serializer, payload, None, self._codec).sealed().body
+
     def _higher_versions(self, places: Sequence[Place]) -> dict[Place, Place]:
-        """Return the next version of a higher level of each cell, or else the highest of those that follow."""
-        found: dict[Place, Place] = {}
-        lowest: dict[tuple[bytes, str], int] = {}
-        for row_key, column_name, ref_key in places:
-            pair = row_key, column_name
-            lowest[pair] = min(ref_key, lowest.get(pair, ref_key))
+        """Return the next version of a higher level of each cell that has one among those that follow."""
         database = self._internals.shards.database(self._shard)
-        higher: dict[tuple[bytes, str], list[int]] = {}
-        for part in parts([(*pair, ref_key) for pair, ref_key in lowest.items()], _PAIRS_PER_SELECT):
-            sql = select_higher_versions(database, part, _HIGHER_VERSIONS)
-            for row_key, column_name, ref_key in self._internals.shards.rows(self._shard, sql):
-                higher.setdefault((row_key, column_name), []).append(ref_key)
-        for row_key, column_name, ref_key in places:
-            level = base_level(row_key, column_name, ref_key)
-            following = [other for other in sorted(higher.get((row_key, column_name), ())) if other > ref_key]
-            bases = (other for other in following if base_level(row_key, column_name, other) > level)
-            for base in itertools.islice(itertools.chain(bases, following[-1:]), 1):
-                found[row_key, column_name, ref_key] = row_key, column_name, base
+        found: dict[Place, Place] = {}
+        searched: dict[tuple[bytes, str], list[int]] = {}
+        for row_key, column_name, ref_key in sorted(places, reverse=True):
+            searched.setdefault((row_key, column_name), []).append(ref_key)
+        while searched:
+            following: dict[tuple[bytes, str], list[int]] = {pair: [] for pair in searched}
+            for part in parts([(*pair, ref_keys[-1]) for pair, ref_keys in searched.items()], _PAIRS_PER_SELECT):
+                sql = select_higher_versions(database, part, _HIGHER_VERSIONS)
+                rows = self._internals.shards.rows(self._shard, sql, check=only_requested(searched, slice(0, 2)))
+                for row_key, column_name, ref_key in rows:
+                    following[row_key, column_name].append(ref_key)
+            for pair, higher in following.items():
+                *others, lowest = searched.pop(pair)
+                bases = _bases_among(pair, (*others, lowest), sorted(higher))
+                found |= {(*pair, ref_key): (*pair, base) for ref_key, base in bases.items()}
+                left = [ref_key for ref_key in others if ref_key not in bases]
+                if left and len(higher) == _HIGHER_VERSIONS:
+                    searched[pair] = left
         return found
 
     def _read_bases(self) -> None:
@@ -195,3 +222,29 @@ class History:
             document = self._serializer.loads(payload)
             return payload if can_be_delta(self._serializer, payload, document, ENGINE) else None
         return payload
+
+
+def _stored_delta(body: bytes | Conversion) -> bytes | None:
+    """Return the stored body of a cell that is a delta in the target codec already."""
+    stored = body.stored if isinstance(body, Conversion) else body
+    return stored if stored is not None and is_delta(stored) else None
+
+
+def _bases_among(pair: tuple[bytes, str], ref_keys: Iterable[int], higher: list[int]) -> dict[int, int]:
+    """Return the first version of a higher level, among ``higher``, of each version that has one.
+
+    Args:
+        pair: row_key and column_name.
+        ref_keys: the versions, which are no keyframes, descending.
+        higher: other versions, ascending.
+    """
+    found: dict[int, int] = {}
+    lowest_above: dict[int, int] = {}
+    for ref_key in ref_keys:
+        while higher and higher[-1] > ref_key:
+            base = higher.pop()
+            lowest_above |= dict.fromkeys(range(base_level(*pair, base)), base)
+        base_of_level = lowest_above.get(base_level(*pair, ref_key))
+        if base_of_level is not None:
+            found[ref_key] = base_of_level
+    return found

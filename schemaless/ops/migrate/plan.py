@@ -14,7 +14,7 @@ from typing import Final
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import Interval, summed
 from schemaless.base.parts import parts
-from schemaless.codec.envelope import counts_as, describe_body, is_delta, is_erased, whole_body
+from schemaless.codec.envelope import counts_as, describe_body, is_erased, whole_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import Codec
 from schemaless.errors import CorruptBody, InvalidInput
@@ -300,10 +300,12 @@ class _WindowMeasure:
             place, column, old_bytes = row[1:4], row[2], len(row[4])
             found = recoded.get(place)
             if place in deltas:
-                new_bytes[row[0]] = len(deltas[place][0])
-                values["deltas", column] += 1
-                values["deltas before", column] += old_bytes
-                values["deltas after", column] += new_bytes[row[0]]
+                body, base = deltas[place]
+                new_bytes[row[0]] = len(body)
+                if base is not None:
+                    values["deltas", column] += 1
+                    values["deltas before", column] += old_bytes
+                    values["deltas after", column] += len(body)
             elif found is not None and not found.unchanged:
                 new_bytes[row[0]] = len(found.body)
                 if found.keep_reason is not None:
@@ -326,15 +328,15 @@ class _WindowMeasure:
         values["stored", column, name] += 1
         values["stored bytes", column, name] += len(body)
         history = self.spec.stores_deltas(column)
-        if self.spec.sources and name not in self.spec.sources and not (history and name == self.spec.to):
+        stays = {self.spec.to, self.codec.serializer.name + "+delta"} if history else ()
+        if self.spec.sources and name not in (*self.spec.sources, *stays):
             return None
         started = time.perf_counter()
         try:
             dictionaries = internals_of(self.store).dictionaries
             whole = whole_body(body, dictionaries) if self.spec.history is False else body
             if counts_as(whole, self.codec, dictionaries):
-                candidate = whole is not body or (history and not is_delta(body))
-                return Recoded(whole, None, whole is body) if candidate else None
+                return Recoded(whole, None, whole is body) if history or whole is not body else None
             recoded = recode(whole, self.codec, dictionaries=dictionaries)
         except PER_CELL_ERRORS as error:
             reason = type(error).__name__
@@ -349,8 +351,8 @@ class _WindowMeasure:
 
     def _deltas(
         self, rows: Sequence[Row], recoded: Mapping[Place, Recoded], shard: int, values: Values
-    ) -> dict[Place, tuple[bytes, Place]]:
-        """Add the values of versions; return the deltas that a run would store."""
+    ) -> dict[Place, tuple[bytes, Place | None]]:
+        """Add the values of versions; return the bodies that a run would store instead of whole ones or deltas."""
         started = time.perf_counter()
         versions = {row[1:4]: row for row in rows if self.spec.stores_deltas(row[2])}
         live = {place: row for place, row in versions.items() if not is_erased(row[4])}

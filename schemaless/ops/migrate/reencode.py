@@ -286,7 +286,7 @@ class _ShardWork:
                 _leave(block, cell, error)
             else:
                 converted[place_of(cell)] = found
-        deltas: Mapping[Place, tuple[bytes, Place]] = {}
+        deltas: Mapping[Place, tuple[bytes, Place | None]] = {}
         if block.latest:
             deltas = History(self._internals, self._shard, self._codec, converted, block.latest, payloads).deltas()
         changes = []

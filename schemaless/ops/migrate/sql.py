@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.codec.deltas import KEYFRAME_INTERVAL
+from schemaless.codec.deltas import ANCHOR_INTERVAL, KEYFRAME_INTERVAL
 from schemaless.codec.envelope import DELTA
 from schemaless.store.cells.sql import _DESCRIPTOR, _names, latest_version, with_keys
 from schemaless.wire.sql.parts import (
     CREATED_AT,
+    IS_DELTA,
     LIVE,
     by_id,
     by_key,
@@ -69,17 +70,28 @@ def wanted_bodies(
 
 
 _KEYFRAME: Final = (
-    b"CONV(LEFT(SHA2(CONCAT(row_key,UNHEX(LPAD(HEX(ref_key DIV %d),16,'0')),column_name),256),2),16,10)%%%d=ref_key%%%d"
+    b"CONV(LEFT(SHA2(CONCAT(row_key,UNHEX(LPAD(HEX(%%b DIV %d),16,'0')),column_name),256),2),16,10)%%%%%d=%%b%%%%%d"
     % (KEYFRAME_INTERVAL, KEYFRAME_INTERVAL, KEYFRAME_INTERVAL)
 )
+_BASE: Final = b"CAST(CONV(HEX(SUBSTRING(body,3,8)),16,10) AS UNSIGNED)"
 
 
 def superseded_bodies(target: int, columns: Sequence[str]) -> bytes:
     """Return a condition for rows in the target format (its format byte) that may be stored as deltas.
 
+    It also matches deltas whose base was the latest version, and those alone among deltas.
+
     It matches only these columns; with none of them, all.
     """
-    test = b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target, _KEYFRAME)
+    whole = b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target, _KEYFRAME % (b"ref_key", b"ref_key"))
+    of_higher_level = b"ref_key%%%d<>0 AND %b%%%d=0 OR %b" % (
+        ANCHOR_INTERVAL,
+        _BASE,
+        ANCHOR_INTERVAL,
+        _KEYFRAME % (_BASE, _BASE),
+    )
+    delta = b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target & 0xF0 | DELTA, of_higher_level)
+    test = b"(%b OR %b)" % (whole, delta)
     return test + (b" AND column_name IN (%b)" % texts(columns) if columns else b"")
 
 
@@ -87,15 +99,25 @@ def select_history_block(database: str, after: int, rows: int, wanted: bytes, su
     """Select the next ``rows`` rows after an added_id, without bodies.
 
     Each row is a cell, with NULL as its body and its time, followed by the length of its body and the ref_key of the
-    latest version, if that is higher. The length is NULL unless the body is ``wanted``, or is ``superseded`` and such a
-    version exists.
+    latest version, if that is higher. The length is NULL unless the body is ``wanted``, or is ``superseded`` and there
+    is a version that is higher than the cell, or than the base of a delta.
     """
     return (
-        b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR latest>ref_key,size,NULL), "
+        b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR latest>top,size,NULL), "
         b"IF(latest>ref_key,latest,NULL) FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, "
-        b"(%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d "
-        b"ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
-        % (wanted, wanted, superseded, latest_version(database), cell_table(database), after, rows)
+        b"(%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest, IF(%b,%b,ref_key) AS top "
+        b"FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
+        % (
+            wanted,
+            wanted,
+            superseded,
+            latest_version(database),
+            IS_DELTA,
+            _BASE,
+            cell_table(database),
+            after,
+            rows,
+        )
     )
 
 

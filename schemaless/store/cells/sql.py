@@ -11,7 +11,7 @@ from schemaless.wire.sql.parts import (
     CELL,
     CELLS,
     CREATED_AT,
-    DELTA,
+    IS_DELTA,
     LIVE,
     NOW,
     Term,
@@ -212,7 +212,7 @@ def select_bases(database: str, keys: Iterable[tuple[bytes, str, int]], steps: i
         joins.append(
             b"LEFT JOIN %b AS c%d%b ON %b AND c%d.row_key=c0.row_key AND c%d.column_name=c0.column_name "
             b"AND c%d.ref_key=CAST(CONV(HEX(SUBSTRING(%b,3,8)),16,10) AS UNSIGNED)"
-            % (source, number, hint, DELTA.replace(b"body", dependent), number, number, number, dependent)
+            % (source, number, hint, IS_DELTA.replace(b"body", dependent), number, number, number, dependent)
         )
     wanted = _with_keys(b"c0.row_key,c0.column_name,c0.ref_key", keys)
     return b"SELECT c0.row_key, c0.column_name, %b FROM %b WHERE %b" % (b", ".join(columns), b" ".join(joins), wanted)

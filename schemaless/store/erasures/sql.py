@@ -8,7 +8,7 @@ from typing import Final
 
 from schemaless.wire.sql.parts import (
     CELL,
-    DELTA,
+    IS_DELTA,
     LIVE,
     NOW,
     Term,
@@ -146,7 +146,7 @@ def select_dependents(
         CELL,
         by_key(database, name),
         _versions((pair, *ends) for pair, ends in ranges.items()),
-        DELTA,
+        IS_DELTA,
         b",".join(blob_hex(base.to_bytes(8, "big")) for base in sorted(set(bases))),
         b" AND added_id NOT IN (%b)" % numbers(ids),
     )
@@ -166,7 +166,7 @@ def replace_body(database: str, name: str, added_id: int, body: bytes) -> bytes:
         quoted_table(database, name),
         blob(body),
         added_id,
-        DELTA,
+        IS_DELTA,
     )
 
 

@@ -12,7 +12,7 @@ CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """All columns of a cell, in the order that ``Cells`` expects."""
 
-DELTA: Final = b"SUBSTRING(body,1,2) IN (x'C113',x'C123')"
+IS_DELTA: Final = b"SUBSTRING(body,1,2) IN (x'C113',x'C123')"
 LIVE: Final = b"SUBSTRING(body,1,2)<>x'C1F0'"
 """Condition for cells that have not been erased."""
 

@@ -69,6 +69,12 @@ def formats(store):
     return {key: describe_body(cell.body).name for key, cell in cells_of(store).items()}
 
 
+def steps(cells, key):
+    """Return the number of deltas that it takes to read a version."""
+    body = cells[key].body
+    return 1 + steps(cells, (*key[:2], base_of(body))) if is_delta(body) else 0
+
+
 def assert_readable(store, rows, erased=frozenset()):
     """Every version of every row has its document."""
     for (row, column), ref_keys in rows.items():
@@ -91,11 +97,7 @@ def test_superseded_versions_become_deltas(fresh_store, migrate_store, rows):
             kept = ref_key == ref_keys[-1] or is_keyframe(row.bytes, column, ref_key)
             assert stored[row, column, ref_key] == ("msgpack+zlib" if kept else "msgpack+delta")
 
-    def steps(key):
-        body = after[key].body
-        return 1 + steps((*key[:2], base_of(body))) if is_delta(body) else 0
-
-    assert max(map(steps, after)) == 2
+    assert max(steps(after, key) for key in after) == 2
     assert total.cells == list(stored.values()).count("msgpack+delta") > 100
     assert whole - total.reclaimed_bytes == sum(len(cell.body) for cell in after.values()) < whole / 2
     assert {key: (c.added_id, c.created_at) for key, c in before.items()} == {
@@ -104,6 +106,32 @@ def test_superseded_versions_become_deltas(fresh_store, migrate_store, rows):
     assert_readable(fresh_store, rows)
     assert migrate.run(migrate_store, HISTORY).total().cells == 0
     assert check(fresh_store).faults == {}
+
+
+@pytest.mark.guarantee("history-exact")
+def test_chains_stay_short_while_versions_are_added(fresh_store, migrate_store, new_row):
+    """Migrations after every few versions leave what a single one would, for dense, sparse and random ref_keys."""
+    chance = random.Random(4)
+    left = {
+        new_row(): list(range(1, 60)),
+        new_row(): list(range(7, 8 * 400, 8)),
+        new_row(): sorted(chance.sample(range(2**62), 40)),
+    }
+    rows = {(row, "A"): list(ref_keys) for row, ref_keys in left.items()}
+    for count in (3, 1, 1, 1, 9, 1, 1, 20, 1, 400):
+        added = [NewCell(row, "A", n, document(row, n)) for row, ref_keys in left.items() for n in ref_keys[:count]]
+        left = {row: ref_keys[count:] for row, ref_keys in left.items()}
+        fresh_store.put_cells(added)
+        planned = plan_migration(migrate_store, HISTORY).total
+        total = migrate.run(migrate_store, HISTORY).total()
+        assert (planned.cells.mid, planned.bytes_after.mid) == (total.cells, total.bytes_after)
+        after = cells_of(fresh_store)
+        assert max(steps(after, key) for key in after) <= 2
+    assert_readable(fresh_store, rows)
+    assert migrate.run(migrate_store, HISTORY).total().cells == 0
+    migrate.run(migrate_store, MigrateSpec(history=False))
+    migrate.run(migrate_store, HISTORY)
+    assert {key: cell.body for key, cell in cells_of(fresh_store).items()} == {k: c.body for k, c in after.items()}
 
 
 @pytest.mark.parametrize(("to", "left"), [("msgpack+zstd", "msgpack+delta"), ("packed+zstd", None), ("legacy", None)])
