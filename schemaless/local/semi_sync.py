@@ -9,7 +9,6 @@ from schemaless.errors import LocalServerError
 from schemaless.local import sql
 from schemaless.local.description import LocalServer
 from schemaless.local.replication import session
-from schemaless.topology.sql import replicas
 
 TIMEOUT_MS: Final = 86_400_000
 """Time until a primary stops waiting for replicas, in milliseconds: a day, so that the waiting never ends unnoticed."""
@@ -41,7 +40,7 @@ def enable(primary: LocalServer) -> None:
     """
     mariadb = primary.flavour == "mariadb"
     with session(primary) as opened:
-        if not opened.rows(replicas.SHOW_SEMI_SYNC):
+        if not opened.rows(sql.SHOW_SEMI_SYNC):
             raise LocalServerError(
                 f"{primary.name} was started without semi-synchronous replication; run 'schemaless local down', then "
                 "the same command again"

@@ -30,6 +30,7 @@ def show_replica(*, mariadb: bool) -> bytes:
     return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
 
 
+SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
 SHOW_SEMI_SYNC_CLIENTS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_clients'"
 
 

@@ -41,6 +41,7 @@ class Router:
         routing: the current routing; replaced as a whole.
         look_at_s: time of the next refresh if no error causes an earlier one, by ``time.monotonic``.
         awaited_at_s: last time that a call waited for a shard that is being moved, by ``time.monotonic``.
+        keeps_connection: whether the connection to the catalog stays open after a refresh, for those who refresh often.
         known_tables: callback for tables that not every shard has, such as index tables. It returns True if a missing
             table should exist, which means that the shard may have moved; it may raise a more specific error.
     """
@@ -48,6 +49,7 @@ class Router:
     def __init__(self, topology: Topology, pools: Pools, token: bytes | None, catalog: CatalogReader | None) -> None:
         self.known_tables: Callable[[int, str], bool] | None = None
         self.awaited_at_s: float = -math.inf
+        self.keeps_connection: bool = False
         self._name = topology.name
         self._pools = pools
         self._catalog = catalog
@@ -174,7 +176,7 @@ class Router:
             self._read_at_s = began_s
             self._read_end_s = time.monotonic()
             # Keep the connection while calls wait for a shard and poll the catalog.
-            if time.monotonic() - self.awaited_at_s > 1:
+            if not self.keeps_connection and time.monotonic() - self.awaited_at_s > 1:
                 self._catalog.close()
 
     def moved(self, routing: Routing, error: ServerError, node: Node, shard: int) -> Elsewhere | None:

@@ -104,6 +104,7 @@ class ServerReader:
     def __init__(self, store: Datastore, *, probe: bool, transactions_older_than_s: float) -> None:
         self._internals = internals_of(store)
         self._shards = self._internals.shards
+        self._shards.router.keeps_connection = True
         self._pools: dict[Node, NodePool] = {}
         self._lag = ReplicaLag(self._pool)
         datastore = self._shards.topology.name

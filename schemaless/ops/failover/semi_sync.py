@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.errors import TopologyError
-from schemaless.ops.failover.sql import SHOW_GROUP, SHOW_SEMI_SYNC_STATUS
+from schemaless.ops.failover.sql import SHOW_SEMI_SYNC, SHOW_SEMI_SYNC_STATUS
 from schemaless.topology.model import Cluster
-from schemaless.topology.sql.replicas import SHOW_SEMI_SYNC
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
 
@@ -107,14 +106,15 @@ def semi_sync(pool: NodePool) -> SemiSync:
     """
 
     def ask(connection: Connection) -> SemiSync:
-        settings, status = _values(connection, SHOW_SEMI_SYNC), _values(connection, SHOW_SEMI_SYNC_STATUS)
-        group = connection.rows(SHOW_GROUP)
+        settings = _values(connection, SHOW_SEMI_SYNC)
+        enabled = settings.get("enabled", "OFF") == "ON"
+        status = _values(connection, SHOW_SEMI_SYNC_STATUS) if enabled else {}
         found = SemiSync(
-            enabled=settings.get("enabled", "OFF") == "ON",
+            enabled=enabled,
             active=status.get("status", "OFF") == "ON",
             timeout_s=int(settings.get("timeout", "0")) / 1000,
             before_visible=settings.get("wait_point", "AFTER_SYNC") == "AFTER_SYNC",
-            group=bool(group and group[0][1]),
+            group=bool(settings.get("group_replication_group_name")),
             needed=int(settings.get("wait_for_replica_count", "1")),
             connected=int(status.get("clients", "0")),
             waiting=int(status.get("wait_sessions", "0")),
@@ -126,12 +126,12 @@ def semi_sync(pool: NodePool) -> SemiSync:
 
 
 def _values(connection: Connection, sql: bytes) -> Mapping[str, str]:
-    """Return a primary's variables by name, without the prefix."""
+    """Return a primary's variables by name, without the prefix of semi-synchronous replication."""
     names = (
         (str(name).lower().replace("master", "source").replace("slave", "replica"), value)
         for name, value in connection.rows(sql)
     )
-    return {name.removeprefix(_PREFIX): str(value) for name, value in names if name.startswith(_PREFIX)}
+    return {name.removeprefix(_PREFIX): str(value) for name, value in names}
 
 
 def _is_stalled(connection: Connection, before: Mapping[str, str]) -> bool:

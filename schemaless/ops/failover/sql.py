@@ -16,11 +16,13 @@ SELECT_MEMBERS: Final = (
 )
 """Selects the group's members as the server sees them; no rows without the Group Replication plugin."""
 
-
 SHOW_SEMI_SYNC_STATUS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%'"
 
-
-SHOW_GROUP: Final = b"SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'"
+SHOW_SEMI_SYNC: Final = (
+    b"SHOW GLOBAL VARIABLES WHERE Variable_name LIKE 'rpl\\_semi\\_sync\\_%' "
+    b"OR Variable_name='group_replication_group_name'"
+)
+"""One statement for both: the server goes through all its variables for each, which is most of a reading's cost."""
 
 
 def select_own_claim(database: str, cluster: str) -> bytes:

@@ -53,8 +53,6 @@ THREADS_MARIADB: Final = (12, 36, 37, 13, 38)
 _BEAT: Final = "heartbeat"
 """Writer of the heartbeat, which all monitors of a cluster share."""
 
-SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
-
 
 def select_gtid_wait(position: str, timeout_s: float, *, mariadb: bool) -> bytes:
     """Wait until a position has been applied; the value is 0 on success."""
