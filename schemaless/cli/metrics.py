@@ -9,6 +9,7 @@ import click
 
 from schemaless.cli.options import monitor_options, url_option
 from schemaless.errors import InvalidInput
+from schemaless.monitoring.status.model import MonitorOptions
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import ReadOnlyCommand, note
 
@@ -23,7 +24,7 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, note
     help="The address to listen on; port 0 picks a free port. There is no password, so use a private network.",
 )
 @monitor_options
-def metrics(url: str, listen: str, no_probe: bool, older_than_min: float) -> None:
+def metrics(url: str, listen: str, options: MonitorOptions) -> None:
     """Serve metrics for Prometheus, until Ctrl-C.
 
     The metrics cover jobs and their leases, servers, circuit breakers, test writes, old transactions, replica lag, the
@@ -44,7 +45,7 @@ def metrics(url: str, listen: str, no_probe: bool, older_than_min: float) -> Non
         raise InvalidInput(f"--listen takes HOST:PORT such as 127.0.0.1:9464, got {listen!r}")
     with (
         connect(url) as store,
-        Exporter(store, probe=not no_probe, transactions_older_than_s=60 * older_than_min) as exporter,
+        Exporter(store, options) as exporter,
         exporter.serve(host.strip("[]"), int(port)) as taken,
     ):
         note(f"metrics of {store.name} on http://{host}:{taken}/metrics, until Ctrl-C")

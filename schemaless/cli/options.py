@@ -16,6 +16,7 @@ from schemaless.base.keys import check_created_at
 from schemaless.cli.quantities import CatalogId, FiniteRange, share_of
 from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.errors import InvalidInput
+from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions
 from schemaless.ops.admin.fields import hashed
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
@@ -266,9 +267,15 @@ def row_key_of(text: str) -> uuid.UUID:
 
 
 def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of commands that monitor servers."""
+    """Add the options of commands that monitor servers, passed as ``options``."""
+
+    @wraps(command)
+    def with_monitor(*arguments: Any, no_probe: bool, older_than_min: float, backup_account: str, **others: Any) -> Any:
+        options = MonitorOptions(not no_probe, 60 * older_than_min, backup_account)
+        return command(*arguments, options=options, **others)
+
     return with_options(
-        command,
+        with_monitor,
         click.option("--no-probe", is_flag=True, help="Do not write heartbeats on the primaries."),
         click.option(
             "--transactions-older-than",
@@ -278,6 +285,13 @@ def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             metavar="MINUTES",
             help="Report transactions that have been open for longer on a primary.",
+        ),
+        click.option(
+            "--backup-account",
+            default=DEFAULT_OPTIONS.backup_account,
+            show_default=True,
+            metavar="NAME",
+            help="The account of backups, whose transactions are notices, not faults.",
         ),
     )
 

@@ -15,7 +15,7 @@ from schemaless.base.events import Advanced
 from schemaless.cli.options import monitor_options, url_option
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
-from schemaless.monitoring.status.model import Status, status_json
+from schemaless.monitoring.status.model import MonitorOptions, Status, status_json
 from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
@@ -53,9 +53,7 @@ _READ_TIMEOUT_S: Final = 10.0
 @click.option("--fast", is_flag=True, help="Do not forecast when disks will be full; that takes seconds of CPU time.")
 @monitor_options
 @json_option
-def status(
-    url: str, watch: bool, listen: str | None, remote: bool, fast: bool, no_probe: bool, older_than_min: float
-) -> int:
+def status(url: str, watch: bool, listen: str | None, remote: bool, fast: bool, options: MonitorOptions) -> int:
     """Show what needs attention: servers, jobs, triggers, indexes and disks.
 
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
@@ -80,11 +78,9 @@ def status(
     if listen is not None:
         if watch or as_json():
             raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")
-        _serve(url, listen, remote, forecast=not fast, probe=not no_probe, older_than_s=60 * older_than_min)
+        _serve(url, listen, remote, forecast=not fast, options=options)
     with connect(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_READ_TIMEOUT_S) as store:
-        collector = Collector(
-            store, forecast=not fast, probe=not no_probe, transactions_older_than_s=60 * older_than_min
-        )
+        collector = Collector(store, forecast=not fast, options=options)
         if watch:
             with collector:
                 while True:
@@ -96,7 +92,7 @@ def status(
     return EXIT_FAILED if found.faults else 0
 
 
-def _serve(url: str, listen: str, remote: bool, *, forecast: bool, probe: bool, older_than_s: float) -> NoReturn:
+def _serve(url: str, listen: str, remote: bool, *, forecast: bool, options: MonitorOptions) -> NoReturn:
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InvalidInput("--listen needs Starlette and uvicorn: pip install 'schemaless-store[status]'")
     from schemaless.monitoring.status.serve import address, listening_socket, serve  # with the extra only
@@ -109,7 +105,7 @@ def _serve(url: str, listen: str, remote: bool, *, forecast: bool, probe: bool, 
         host = f"[{at.host}]" if ":" in at.host else at.host
         token = "" if at.token is None else f"?token={at.token}"
         note(f"status of {store.name} on http://{host}:{listener.getsockname()[1]}/{token}, until Ctrl-C")
-        with Collector(store, forecast=forecast, probe=probe, transactions_older_than_s=older_than_s) as collector:
+        with Collector(store, forecast=forecast, options=options) as collector:
             serve(collector, listener, at.token)
     raise KeyboardInterrupt
 

@@ -19,8 +19,17 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as RegistryCollector
 
 from schemaless.errors import InvalidInput
-from schemaless.monitoring.status.collector import OLD_TRANSACTION_S, Collector
-from schemaless.monitoring.status.model import CapacityView, ClusterView, FollowerView, JobView, ManifestView, Status
+from schemaless.monitoring.status.collector import Collector
+from schemaless.monitoring.status.model import (
+    DEFAULT_OPTIONS,
+    CapacityView,
+    ClusterView,
+    FollowerView,
+    JobView,
+    ManifestView,
+    MonitorOptions,
+    Status,
+)
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.states import PAUSED, QUARANTINED, RUNNING, STOPPED
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, DROPPING, READY
@@ -87,7 +96,11 @@ METRICS: Final = {
         ("write_seconds", "cluster server", "Duration of the exporter's last test write."),
         ("write_age_seconds", "cluster server", "Age of the last test write of any monitor."),
         ("write_failed", "cluster server", "1 if the last test write failed or hangs, else 0; absent without one."),
-        ("old_transaction_seconds", "cluster server", "Age of the oldest transaction above the threshold, else 0."),
+        (
+            "old_transaction_seconds",
+            "cluster server",
+            "Age of the oldest transaction above the threshold, but not a backup, else 0.",
+        ),
         ("feed_end_location", "cluster shard", "Highest added_id, the end of the change feed; never decreases."),
         *_metrics_of(
             "trigger",
@@ -171,7 +184,7 @@ def _of_cluster(cluster: ClusterView) -> Values:
         if node.write_problem is not None or node.write_s is not None:
             yield "write_failed", node.write_problem is not None, (cluster.name, node.address)
         if node.transactions is not None:
-            oldest_s = max((each.age_s for each in node.transactions), default=0.0)
+            oldest_s = max((each.age_s for each in node.transactions if not each.is_backup), default=0.0)
             yield "old_transaction_seconds", oldest_s, (cluster.name, node.address)
 
 
@@ -246,16 +259,11 @@ class Exporter(RegistryCollector):
 
     Args:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
-        probe: whether to write heartbeats on the primaries.
-        transactions_older_than_s: minimum age of the transactions to report, in seconds.
+        options: what is written, and what is reported.
     """
 
-    def __init__(
-        self, store: Datastore, *, probe: bool = True, transactions_older_than_s: float = OLD_TRANSACTION_S
-    ) -> None:
-        self.collector: Collector = Collector(
-            store, for_metrics=True, probe=probe, transactions_older_than_s=transactions_older_than_s
-        )
+    def __init__(self, store: Datastore, options: MonitorOptions = DEFAULT_OPTIONS) -> None:
+        self.collector: Collector = Collector(store, for_metrics=True, options=options)
         self.registry: CollectorRegistry = CollectorRegistry(auto_describe=False)
         self._problems: dict[str, str | None] = {}
 

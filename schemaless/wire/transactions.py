@@ -39,16 +39,17 @@ class OpenTransaction(NamedTuple):
         return f"thread {self.thread} of {self.account} for {self.age_s:,.0f} s"
 
 
-def open_transactions(connection: Connection, older_than_s: float) -> tuple[OpenTransaction, ...]:
+def open_transactions(connection: Connection, older_than_s: float, last: str = "") -> tuple[OpenTransaction, ...]:
     """Return the oldest of the transactions on a server that have been open for longer, oldest first; at most five.
 
-    Not included are transactions of single statements, which may be an ALTER TABLE.
+    Those of the account named ``last`` come after all others. Not included are transactions of single statements, which
+    may be an ALTER TABLE.
 
     Raises:
         AccessDenied: the account may not see them; the message has the GRANT.
     """
     try:
-        return _read(connection, select_transactions(older_than_s, mariadb=connection.is_mariadb))
+        return _read(connection, select_transactions(older_than_s, last, mariadb=connection.is_mariadb))
     except AccessDenied as denied:
         raise AccessDenied(
             f"the account may not see open transactions; run on that server: {_grants(connection)}",

@@ -17,7 +17,7 @@ from schemaless.monitoring.status.findings import findings_of
 from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views, manifests
 from schemaless.monitoring.status.history import History
 from schemaless.monitoring.status.jobs import JobReader
-from schemaless.monitoring.status.model import PartView, Status
+from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions, PartView, Status
 from schemaless.monitoring.status.servers import ServerReader
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -53,9 +53,6 @@ _SOON: Final = 10.0
 """Minimum rest before a requested reading of all shards, as a multiple of the duration of the last one."""
 
 _STOP_WAIT_S: Final = 5.0
-
-OLD_TRANSACTION_S: Final = 600.0
-"""Age from which a transaction is a fault, in seconds."""
 
 
 class Part(Generic[T]):
@@ -145,8 +142,7 @@ class Collector:
         store: the datastore. Give it short timeouts, so that a hanging server is reported quickly.
         for_metrics: whether to read at the intervals of metrics, and the manifests of exports too.
         forecast: whether to forecast when disks will be full.
-        probe: whether to write a heartbeat on each primary with each reading of the servers.
-        transactions_older_than_s: minimum age of the transactions to report, in seconds.
+        options: what is written, and what is reported.
     """
 
     def __init__(
@@ -155,14 +151,13 @@ class Collector:
         *,
         for_metrics: bool = False,
         forecast: bool = True,
-        probe: bool = True,
-        transactions_older_than_s: float = OLD_TRANSACTION_S,
+        options: MonitorOptions = DEFAULT_OPTIONS,
     ) -> None:
         every = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
         self._for_metrics = for_metrics
         self._history = History(lambda shard: internals_of(store).topology.cluster_of(shard).name)
-        self._server_reader = ServerReader(store, probe=probe, transactions_older_than_s=transactions_older_than_s)
+        self._server_reader = ServerReader(store, options)
         remember = self._history
         self._servers = Part("servers", every.servers_s, self._server_reader, remember=remember.note_servers)
         self._jobs = Part("jobs", every.jobs_s, JobReader(store), rest=_REST, most_rest_s=every.most_jobs_s)

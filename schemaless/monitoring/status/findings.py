@@ -88,7 +88,7 @@ def _node(cluster: ClusterView, node: NodeView) -> Iterator[Finding]:
             f"{each.account} has had a transaction open for {duration(each.age_s)}; moves, rebuilds, schema upgrades "
             "and the change feed may wait for it, and the server cannot purge"
         )
-        yield Finding("fault", where, text, _admin(node, f"kill {each.thread}"))
+        yield Finding("notice" if each.is_backup else "fault", where, text, _admin(node, f"kill {each.thread}"))
     if node.lag_s is not None and node.lag_s > _LAG_S:
         yield Finding("notice", where, f"lags by {lag_text(node)}", "schemaless topology show")
     for warning in node.warnings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from schemaless.store.followers.states import PAUSED
 from schemaless.store.indexes.registry import DECLARED, DROPPING
@@ -17,12 +17,35 @@ Severity = Literal["fault", "notice"]
 
 
 @dataclass(frozen=True, slots=True)
+class MonitorOptions:
+    """What a monitor does, and what it reports.
+
+    Attributes:
+        probe: whether it writes a heartbeat on each primary with each reading of the servers.
+        transactions_older_than_s: minimum age of the transactions that it reports, in seconds.
+        backup_account: name of the account that makes backups; its old transactions are notices instead of faults.
+    """
+
+    probe: bool = True
+    transactions_older_than_s: float = 600.0
+    backup_account: str = "backup"
+
+
+DEFAULT_OPTIONS: Final = MonitorOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionView:
-    """A transaction that has been open for long: its connection's id, its account and host, and its age in seconds."""
+    """A transaction that has been open for long: its connection's id, its account and host, and its age in seconds.
+
+    Attributes:
+        is_backup: whether the account is the one of backups, whose snapshots are open as long as a dump takes.
+    """
 
     thread: int
     account: str
     age_s: float
+    is_backup: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, SchemalessError, ServerError
-from schemaless.monitoring.status.model import ClusterView, NodeView, TransactionView
+from schemaless.monitoring.status.model import ClusterView, MonitorOptions, NodeView, TransactionView
 from schemaless.monitoring.status.probe import Write, WriteProbe
 from schemaless.ops.failover.states import NodeState, node_state
 from schemaless.store.datastore import Datastore
@@ -97,22 +97,21 @@ class ServerReader:
 
     Args:
         store: the datastore.
-        probe: whether to write heartbeats on the primaries.
-        transactions_older_than_s: minimum age of the transactions to list, in seconds.
+        options: what is written, and which transactions are listed.
     """
 
-    def __init__(self, store: Datastore, *, probe: bool, transactions_older_than_s: float) -> None:
+    def __init__(self, store: Datastore, options: MonitorOptions) -> None:
         self._internals = internals_of(store)
         self._shards = self._internals.shards
         self._shards.router.keeps_connection = True
         self._pools: dict[Node, NodePool] = {}
         self._lag = ReplicaLag(self._pool)
         datastore = self._shards.topology.name
-        self._probe = WriteProbe(self._shards.pools, self._pool, datastore) if probe else None
+        self._probe = WriteProbe(self._shards.pools, self._pool, datastore) if options.probe else None
         # Clusters as read from the catalog before this process recorded that they are semi-synchronous.
         self._noted: dict[str, Cluster] = {}
         self._unrecorded: set[str] = set()
-        self._older_than_s = transactions_older_than_s
+        self._options = options
         self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
     def __call__(self) -> tuple[ClusterView, ...]:
@@ -182,13 +181,14 @@ class ServerReader:
 
     def _transactions(self, pool: NodePool) -> tuple[tuple[TransactionView, ...] | None, str | None]:
         """Return a primary's old transactions, or why they cannot be seen."""
+        older_than_s, backup = self._options.transactions_older_than_s, self._options.backup_account
         try:
-            found = pool.run(lambda connection: open_transactions(connection, self._older_than_s))
+            found = pool.run(lambda connection: open_transactions(connection, older_than_s, backup))
         except AccessDenied as denied:
             return None, denied.message
         except SchemalessError:  # it stopped answering just now; the next reading reports that
             return None, None
-        return tuple(TransactionView(*each) for each in found), None
+        return tuple(TransactionView(*each, each.account.rpartition("@")[0] == backup) for each in found), None
 
     def _lag_of(self, cluster: Cluster, replica: Node, write: Write) -> Lag | None:
         """Return a replica's lag by GTIDs or, on servers without them, by the heartbeat that has arrived there."""

@@ -85,7 +85,10 @@ def _servers(status: Status) -> Iterator[Row]:
 
 def _is_faulty(node: NodeView) -> bool:
     return (
-        node.fault is not None or node.exposed is not None or node.write_problem is not None or bool(node.transactions)
+        node.fault is not None
+        or node.exposed is not None
+        or node.write_problem is not None
+        or any(not each.is_backup for each in node.transactions or ())
     )
 
 

@@ -34,21 +34,28 @@ _AGE_UNKNOWN: Final = b"MAX(COALESCE(t.PROCESSLIST_TIME,0))"
 _OPEN_MARIADB: Final = b"LEFT JOIN information_schema.INNODB_TRX AS e ON e.trx_mysql_thread_id=t.PROCESSLIST_ID"
 
 
-def select_transactions(older_than_s: float, *, mariadb: bool) -> bytes:
-    """Select the transactions that have been open for longer, except those of single statements such as ALTER TABLE."""
+def select_transactions(older_than_s: float, last: str = "", *, mariadb: bool) -> bytes:
+    """Select the transactions that have been open for longer, except those of single statements such as ALTER TABLE.
+
+    Args:
+        older_than_s: their minimum age, in seconds.
+        last: name of an account whose transactions come after all others.
+        mariadb: whether the server is MariaDB.
+    """
     if mariadb:
         return (
             b"SELECT p.ID, CONCAT(p.USER,'@',p.HOST), TIMESTAMPDIFF(SECOND,e.trx_started,NOW()) AS age "
             b"FROM information_schema.INNODB_TRX AS e JOIN information_schema.PROCESSLIST AS p "
             b"ON p.ID=e.trx_mysql_thread_id WHERE p.ID<>CONNECTION_ID() AND COALESCE(p.INFO,'') NOT LIKE 'ALTER%%' "
-            b"AND e.trx_started<NOW() - INTERVAL %d MICROSECOND ORDER BY age DESC LIMIT %d"
-            % (round(older_than_s * 1e6), _MOST)
+            b"AND e.trx_started<NOW() - INTERVAL %d MICROSECOND ORDER BY p.USER=%b, age DESC LIMIT %d"
+            % (round(older_than_s * 1e6), text(last), _MOST)
         )
     return (
         b"SELECT t.PROCESSLIST_ID, %b, e.TIMER_WAIT/1e12 AS age "
         b"FROM performance_schema.events_transactions_current AS e JOIN performance_schema.threads AS t "
         b"USING (THREAD_ID) WHERE e.STATE='ACTIVE' AND e.AUTOCOMMIT='NO' AND t.PROCESSLIST_ID<>CONNECTION_ID() "
-        b"AND e.TIMER_WAIT>%d ORDER BY age DESC LIMIT %d" % (ACCOUNT, round(older_than_s * 1e12), _MOST)
+        b"AND e.TIMER_WAIT>%d ORDER BY t.PROCESSLIST_USER=%b, age DESC LIMIT %d"
+        % (ACCOUNT, round(older_than_s * 1e12), text(last), _MOST)
     )
 
 

@@ -17,7 +17,7 @@ import schemaless
 from schemaless.local.description import LocalServer
 from schemaless.monitoring.metrics import values
 from schemaless.monitoring.status.collector import Collector
-from schemaless.monitoring.status.model import Finding, NodeView, Status
+from schemaless.monitoring.status.model import Finding, MonitorOptions, NodeView, Status
 from schemaless.ops.failover import nodes
 from schemaless.ops.failover.semi_sync import SemiSync, redundancy
 from schemaless.topology.model import Cluster
@@ -48,7 +48,7 @@ def admin_of(url: str) -> str:
 def collected(url: str, **options: Any) -> tuple[Status, NodeView, list[Finding]]:
     """Return the status of a datastore, its primary, and the faults."""
     with schemaless.connect(url) as store:
-        status = Collector(store, transactions_older_than_s=OLD_S, **options).collect()
+        status = Collector(store, options=MonitorOptions(transactions_older_than_s=OLD_S, **options)).collect()
     assert status.clusters is not None
     return status, status.clusters[0].nodes[0], [each for each in status.findings if each.severity == "fault"]
 
@@ -100,13 +100,14 @@ def test_a_healthy_cluster_is_written_at_most_once_a_second_however_many_watch(w
 
 @pytest.mark.twice
 def test_a_lock_that_the_write_waits_for_is_named_with_its_session(watched, replicated):
-    """The thread, its account and the age; the same for a transaction that is open for long."""
+    """The thread, its account and the age; the same for a transaction that is open for long, unless for a backup."""
     with session(replicated, "LOCK TABLES beats_heartbeat.heartbeat_token READ") as holder:
         status, primary, faults = collected(watched)
     with session(replicated, "BEGIN", "SELECT COUNT(*) FROM beats.cluster") as idle:
         # MariaDB tells the beginning of a transaction in whole seconds, from a list that it renews after 0.1 s.
         time.sleep(1.1 + OLD_S)
         _, _, found = collected(watched)
+        dumping, _, none = collected(watched, backup_account="root")
 
     assert [f"thread {holder} of root@localhost" in each.text for each in faults] == [True]
     assert "a test write failed" in faults[0].text
@@ -115,6 +116,9 @@ def test_a_lock_that_the_write_waits_for_is_named_with_its_session(watched, repl
     assert primary.write_problem is not None
     assert [each.command.endswith(f" kill {idle}") for each in found] == [True]
     assert found[0].text.startswith("root@localhost has had a transaction open for ")
+    assert none == []
+    assert [each.severity for each in dumping.findings if each.command == found[0].command] == ["notice"]
+    assert gauges(dumping)["old_transaction_seconds"] == 0
 
 
 def test_a_write_that_hangs_is_reported_and_no_connections_pile_up_behind_it(watched, replicated, eventually):
