@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Final, NoReturn
 
@@ -13,9 +14,10 @@ from rich.markup import escape
 
 from schemaless.base.events import Advanced
 from schemaless.cli.options import monitor_options, url_option
+from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
-from schemaless.monitoring.status.model import MonitorOptions, Status, status_json
+from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions, Status, status_json
 from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
@@ -51,9 +53,20 @@ _READ_TIMEOUT_S: Final = 10.0
     "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
 )
 @click.option("--fast", is_flag=True, help="Do not forecast when disks will be full; that takes seconds of CPU time.")
+@click.option(
+    "--disk-full-from",
+    "full_percent",
+    type=FiniteRange(min=0, max=100),
+    default=100 * DEFAULT_OPTIONS.disk_full_from,
+    show_default=True,
+    metavar="PERCENT",
+    help="Report disks that are at least as full.",
+)
 @monitor_options
 @json_option
-def status(url: str, watch: bool, listen: str | None, remote: bool, fast: bool, options: MonitorOptions) -> int:
+def status(
+    url: str, watch: bool, listen: str | None, remote: bool, fast: bool, full_percent: float, options: MonitorOptions
+) -> int:
     """Show what needs attention: servers, jobs, triggers, indexes and disks.
 
     Each finding comes with the command that fixes it or shows more. The days until disks are full are forecast from
@@ -75,6 +88,7 @@ def status(url: str, watch: bool, listen: str | None, remote: bool, fast: bool, 
 
     Exit status: 0 if there is no fault, else 1. Notices do not count.
     """
+    options = replace(options, disk_full_from=full_percent / 100)
     if listen is not None:
         if watch or as_json():
             raise click.UsageError("--listen serves a page; leave out --watch and --json (the page has /status.json)")

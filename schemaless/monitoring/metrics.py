@@ -29,6 +29,7 @@ from schemaless.monitoring.status.model import (
     ManifestView,
     MonitorOptions,
     Status,
+    used_share,
 )
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.states import PAUSED, QUARANTINED, RUNNING, STOPPED
@@ -101,6 +102,7 @@ METRICS: Final = {
             "cluster server",
             "Age of the oldest transaction above the threshold, but not a backup, else 0.",
         ),
+        ("server_disk_used", "cluster role server", "Used share of its disk, 0 to 1; of servers on this machine only."),
         ("feed_end_location", "cluster shard", "Highest added_id, the end of the change feed; never decreases."),
         *_metrics_of(
             "trigger",
@@ -175,6 +177,7 @@ def _of_cluster(cluster: ClusterView) -> Values:
         if node.role == "primary" and node.up:
             yield "exposed", node.exposed is not None, (cluster.name, node.address)
         yield "server_up", node.up, (cluster.name, node.role, node.address)
+        yield "server_disk_used", used_share(node), (cluster.name, node.role, node.address)
         yield "breaker_open", node.breaker_open, (cluster.name, node.role, node.address)
         yield "writes_blocked", node.writes_blocked, (cluster.name, node.address)
         yield "replica_running", node.replica_running, (cluster.name, node.address)

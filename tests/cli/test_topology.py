@@ -135,7 +135,7 @@ def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, repl
 
     with semi_synchronous(replicated, replica):
         green = invoke("topology", "show", url=url)
-        calm = invoke("status", "--json", url=url).json["findings"]
+        calm = invoke("status", "--json", "--disk-full-from", 100, url=url).json["findings"]
         before = figures(url)
         sql(replica, f"STOP {word(replica)} IO_THREAD")
         thread = threading.Thread(target=sql, args=(replicated, "CREATE TABLE waits_0000.written (id INT)"))

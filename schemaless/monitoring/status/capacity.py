@@ -99,6 +99,7 @@ def _disks(
                 days=None if days is None else whole_days(days.mid),
                 days_low=None if days is None else whole_days(days.low_80),
                 days_high=None if days is None else whole_days(days.high_80),
+                clusters=disk.clusters,
                 bounds={} if days is None else {bound: whole_days(each) for bound, each in days._asdict().items()},
             )
         )

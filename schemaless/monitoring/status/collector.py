@@ -156,6 +156,7 @@ class Collector:
         every = _FOR_METRICS if for_metrics else _FOR_PEOPLE
         self._store = store
         self._for_metrics = for_metrics
+        self._options = options
         self._history = History(lambda shard: internals_of(store).topology.cluster_of(shard).name)
         self._server_reader = ServerReader(store, options)
         remember = self._history
@@ -221,7 +222,15 @@ class Collector:
             datastore=self._store.name,
             taken_at=now,
             shards=self._store.shard_count,
-            findings=findings_of(clusters or (), jobs or (), followers or (), self._capacity.value, views, now),
+            findings=findings_of(
+                clusters or (),
+                jobs or (),
+                followers or (),
+                self._capacity.value,
+                views,
+                now,
+                self._options.disk_full_from,
+            ),
             clusters=clusters,
             jobs=jobs,
             followers=followers,

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from schemaless.base.numbers import bytes_text
 from schemaless.monitoring.status.model import (
+    DEFAULT_OPTIONS,
     CapacityView,
     ClusterView,
+    DiskView,
     Finding,
     FollowerView,
     JobView,
     NodeView,
     PartView,
     Severity,
+    used_share,
 )
 from schemaless.ops.jobs.job import continue_command
 from schemaless.store.followers.states import PAUSED, QUARANTINED, STOPPED
@@ -37,6 +42,7 @@ def findings_of(
     capacity: CapacityView | None,
     parts: Sequence[PartView],
     now: datetime,
+    disk_full_from: float = DEFAULT_OPTIONS.disk_full_from,
 ) -> tuple[Finding, ...]:
     """Return all findings, faults first."""
     clusters_down = {cluster.name for cluster in clusters if not all(node.up for node in cluster.nodes)}
@@ -48,6 +54,7 @@ def findings_of(
     ]
     if any(part.name == "capacity" and part.read_at is not None and part.problem is None for part in parts):
         found += _capacity(capacity, now)
+    found += _full_disks(clusters, () if capacity is None else capacity.disks, disk_full_from)
     return tuple(sorted(_merged(found), key=lambda finding: finding.severity != "fault"))
 
 
@@ -164,6 +171,20 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
 
 def _age(follower: FollowerView) -> str:
     return duration(follower.behind_s)
+
+
+def _full_disks(clusters: Sequence[ClusterView], disks: Sequence[DiskView], full_from: float) -> Iterator[Finding]:
+    """Yield the disks that are full to a share or more, as seen now or, where none can be seen, in the measurement."""
+    seen = {cluster.name for cluster in clusters for node in cluster.nodes if node.disk_bytes}
+    found: list[tuple[str, NodeView | DiskView]] = [
+        (f"{cluster.name}, {node.role} {node.address}", node) for cluster in clusters for node in cluster.nodes
+    ]
+    found += [(disk.name, disk) for disk in disks if seen.isdisjoint(disk.clusters)]
+    for where, disk in found:
+        if (used := used_share(disk)) is not None and used >= full_from:
+            when = "is" if isinstance(disk, NodeView) else "was, when it was last measured,"
+            text = f"the disk {when} {math.floor(100 * used)} % full ({bytes_text(disk.free_bytes or 0)} free)"
+            yield Finding("fault", where, text, "schemaless capacity advise")
 
 
 def _capacity(capacity: CapacityView | None, now: datetime) -> Iterator[Finding]:

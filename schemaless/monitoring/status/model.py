@@ -24,11 +24,13 @@ class MonitorOptions:
         probe: whether it writes a heartbeat on each primary with each reading of the servers.
         transactions_older_than_s: minimum age of the transactions that it reports, in seconds.
         backup_account: name of the account that makes backups; its old transactions are notices instead of faults.
+        disk_full_from: used share of a disk from which it is a fault, 0 to 1.
     """
 
     probe: bool = True
     transactions_older_than_s: float = 600.0
     backup_account: str = "backup"
+    disk_full_from: float = 0.8
 
 
 DEFAULT_OPTIONS: Final = MonitorOptions()
@@ -73,6 +75,9 @@ class NodeView:
         write_age_s: age of the last test write of any process; None if unknown, or for a replica.
         write_problem: why the test write failed, or None.
         transactions: a primary's oldest transactions above the threshold; None if unknown, or for a replica.
+        disk_bytes: used and free space of its disk, if the server is on this machine and reached by its socket; None
+            if unknown.
+        free_bytes: free space on that disk.
     """
 
     address: str
@@ -93,6 +98,8 @@ class NodeView:
     write_age_s: float | None = None
     write_problem: str | None = None
     transactions: tuple[TransactionView, ...] | None = None
+    disk_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +232,7 @@ class DiskView:
         days_low: lower end of the 80 % interval.
         days_high: upper end of the 80 % interval.
         bounds: whole days until it is full, by bound of the bands; None beyond the forecast. Empty if unknown.
+        clusters: names of the clusters on it.
     """
 
     name: str
@@ -237,6 +245,12 @@ class DiskView:
     days_low: float | None
     days_high: float | None
     bounds: Mapping[str, float | None] = field(default_factory=dict)
+    clusters: tuple[str, ...] = ()
+
+
+def used_share(disk: NodeView | DiskView) -> float | None:
+    """Return the used share of a disk, 0 to 1; None if unknown."""
+    return None if not disk.disk_bytes or disk.free_bytes is None else 1 - disk.free_bytes / disk.disk_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from schemaless.base.keys import heartbeat_database
 from schemaless.errors import AccessDenied, SchemalessError, ServerError
 from schemaless.monitoring.status.model import ClusterView, MonitorOptions, NodeView, TransactionView
 from schemaless.monitoring.status.probe import Write, WriteProbe
 from schemaless.ops.failover.states import NodeState, node_state
+from schemaless.planning.sampling.table_sizes import DiskSpace, database_folder, disk_space_in
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.catalog import note_semi_sync
@@ -112,6 +115,7 @@ class ServerReader:
         self._noted: dict[str, Cluster] = {}
         self._unrecorded: set[str] = set()
         self._options = options
+        self._folders: dict[Node, Path | None] = {}
         self._strays: dict[tuple[str, Node], tuple[float, tuple[StrayTable, ...]]] = {}
 
     def __call__(self) -> tuple[ClusterView, ...]:
@@ -145,16 +149,17 @@ class ServerReader:
             pool = self._pool(node)
             state = node_state(pool, self._shards.topology.name, cluster, node)
             self._find_semi_sync(cluster, state)
+            disk = self._disk(pool, state)
             if state.error is not None:
-                yield _view(state, None, breaker_open=pool.breaker.is_open)
+                yield _view(state, None, disk, breaker_open=pool.breaker.is_open)
                 continue
             state = replace(state, strays=self._strays_of(cluster, node))
             if node.role == "replica":
-                yield _view(state, self._lag_of(cluster, node, write), breaker_open=pool.breaker.is_open)
+                yield _view(state, self._lag_of(cluster, node, write), disk, breaker_open=pool.breaker.is_open)
                 continue
             write = write if self._probe is None else self._probe(cluster)
             transactions, unseen = self._transactions(pool)
-            view = _view(state, None, breaker_open=pool.breaker.is_open)
+            view = _view(state, None, disk, breaker_open=pool.breaker.is_open)
             problems = (f"{node}: {problem}" for problem in (write.untried, unseen) if problem is not None)
             yield replace(
                 view,
@@ -190,6 +195,17 @@ class ServerReader:
             return None, None
         return tuple(TransactionView(*each, each.account.rpartition("@")[0] == backup) for each in found), None
 
+    def _disk(self, pool: NodePool, state: NodeState) -> DiskSpace | None:
+        """Return the space on a server's disk, also once the server does not answer any more; None if unknown."""
+        if pool.node.socket is None:
+            return None
+        if pool.node not in self._folders and state.error is None:
+            database = heartbeat_database(self._shards.topology.name)
+            with suppress(SchemalessError):
+                self._folders[pool.node] = pool.run(lambda connection: database_folder(connection, database))
+        folder = self._folders.get(pool.node)
+        return None if folder is None else disk_space_in(folder)
+
     def _lag_of(self, cluster: Cluster, replica: Node, write: Write) -> Lag | None:
         """Return a replica's lag by GTIDs or, on servers without them, by the heartbeat that has arrived there."""
         try:
@@ -222,7 +238,7 @@ class ServerReader:
         return self._pools[address]
 
 
-def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
+def _view(state: NodeState, lag: Lag | None, disk: DiskSpace | None, *, breaker_open: bool) -> NodeView:
     up = state.error is None
     claim = None
     is_primary = state.node.role == "primary"
@@ -243,4 +259,6 @@ def _view(state: NodeState, lag: Lag | None, *, breaker_open: bool) -> NodeView:
         writes_blocked=(state.semi_sync is not None and state.semi_sync.blocks_writes) if up and is_primary else None,
         exposed=state.exposed,
         replica_running=None if state.threads is None else state.threads.running,
+        disk_bytes=None if disk is None else disk.used_bytes + disk.free_bytes,
+        free_bytes=None if disk is None else disk.free_bytes,
     )

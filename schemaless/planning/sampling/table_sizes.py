@@ -231,10 +231,12 @@ class DiskSpace:
     Attributes:
         total_bytes: size of the file system.
         free_bytes: free space for unprivileged users.
+        used_bytes: used space; with ``free_bytes`` less than ``total_bytes``, of which some may be reserved.
     """
 
     total_bytes: int
     free_bytes: int
+    used_bytes: int
 
 
 def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
@@ -266,7 +268,7 @@ def disk_space_in(folder: Path) -> DiskSpace | None:
         usage = shutil.disk_usage(folder)
     except OSError:
         return None
-    return DiskSpace(usage.total, usage.free)
+    return DiskSpace(usage.total, usage.free, usage.used)
 
 
 def rebuild_log_bytes(pool: NodePool) -> int:

@@ -61,7 +61,7 @@ def everything() -> Status:
         replace(PRIMARY, **down, breaker_open=True),
         replace(REPLICA, **down),
         replace(PRIMARY, claim="missing", fault="the primary has no claim", warnings=("replication is asynchronous",)),
-        replace(PRIMARY, read_only=True, fault="the primary is read-only"),
+        replace(PRIMARY, read_only=True, fault="the primary is read-only", disk_bytes=10**12, free_bytes=10**11),
         replace(REPLICA, lag_s=75.0, lag_is_minimum=True),
         replace(REPLICA, address="/run/replica.sock", **down),
     ]

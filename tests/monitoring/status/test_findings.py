@@ -11,9 +11,22 @@ import pytest
 from schemaless.cli.main import cli
 from schemaless.monitoring.status.model import Finding, TransactionView, status_json
 from schemaless.monitoring.status.tables import tables_of
-from tests.monitoring.status.statuses import CAPACITY, INDEX, JOB, PARTS, PRIMARY, REPLICA, cluster, everything, status
+from tests.monitoring.status.statuses import (
+    CAPACITY,
+    DISK,
+    INDEX,
+    JOB,
+    PARTS,
+    PRIMARY,
+    REPLICA,
+    cluster,
+    everything,
+    status,
+)
 
 pytestmark = pytest.mark.once
+
+FULL = replace(CAPACITY, disks=(replace(DISK, free_bytes=2 * 10**11, clusters=("cluster-1",)),))
 
 
 def test_a_healthy_datastore_has_no_findings():
@@ -98,6 +111,19 @@ def test_every_finding_has_a_command_that_parses():
             "fault",
             "cluster-1, primary db-1:3306",
             "mysqladmin --host=db-1 --port=3306 kill 7",
+        ),
+        (
+            {"clusters": (cluster(replace(PRIMARY, transactions=(TransactionView(7, "backup@db-9", 660.0, True),))),)},
+            "notice",
+            "cluster-1, primary db-1:3306",
+            "mysqladmin --host=db-1 --port=3306 kill 7",
+        ),
+        ({"capacity": FULL}, "fault", "cluster-1", "schemaless capacity advise"),
+        (
+            {"capacity": FULL, "clusters": (cluster(replace(PRIMARY, disk_bytes=10**12, free_bytes=10**11)),)},
+            "fault",
+            "cluster-1, primary db-1:3306",
+            "schemaless capacity advise",
         ),
         ({"jobs": (replace(JOB, runners=0),)}, "fault", "migration 3", "schemaless migrate run --execute --job 3"),
         (

@@ -19,7 +19,7 @@ from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views
 from schemaless.monitoring.status.history import History
 from schemaless.monitoring.status.jobs import JobReader
-from schemaless.monitoring.status.model import JobView, Point
+from schemaless.monitoring.status.model import JobView, MonitorOptions, Point
 from schemaless.monitoring.status.serve import address
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.store.followers.settings import Settings
@@ -51,8 +51,9 @@ def measured_url(invoke, fresh_store, migrate_url, admin_url, accounts: Accounts
 @pytest.mark.mysql
 def test_status_shows_every_part_and_no_document(invoke, measured_url, row, accounts):
     """Servers, the migration, the index, and the disks; a fault is exit 1."""
-    shown = invoke("status", url=measured_url)
-    found = invoke("status", "--json", url=measured_url)
+    disks = ("--disk-full-from", 100)
+    shown = invoke("status", *disks, url=measured_url)
+    found = invoke("status", "--json", *disks, url=measured_url)
 
     assert shown.code == found.code == 1
     (job,) = found.json["jobs"]
@@ -168,7 +169,7 @@ def test_an_unexpected_error_is_a_fault_of_its_part_until_a_reading_succeeds(
         return reads(reader)
 
     monkeypatch.setattr(JobReader, "__call__", read)
-    with Collector(fresh_store) as collected:
+    with Collector(fresh_store, options=MonitorOptions(disk_full_from=1.0)) as collected:
 
         def faults() -> list[tuple[str, str]]:
             found = [each for each in collected.status().findings if each.severity == "fault"]

@@ -223,7 +223,8 @@ def strays_of(invoke: Callable[..., Result], url: str, number: int) -> list[str]
 
 
 def commands(invoke: Callable[..., Result], url: str, number: int) -> list[Result]:
-    arguments: list[Any] = [("check",), ("topology", "show"), ("status",), ("erase", "verify", number)]
+    arguments: list[Any] = [("check",), ("topology", "show"), ("status", "--disk-full-from", 100)]
+    arguments.append(("erase", "verify", number))
     return [invoke(*each, "--json", url=url) for each in arguments]
 
 

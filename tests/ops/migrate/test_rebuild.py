@@ -179,7 +179,7 @@ def test_rebuild_that_never_gets_the_lock_skips_the_shard(fresh_store, shrunk, m
 def test_rebuild_without_disk_space_is_not_started(fresh_store, shrunk, move_store, by_hand, monkeypatch):
     """Free space is that of the disk if visible, else that given by the operator, else unknown in the plan."""
     size = file_bytes(fresh_store, by_hand, 0)
-    monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 16))
+    monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 16, 0))
     seen = rebuild.run(move_store, RebuildSpec(free_bytes=1 << 40), shards=[0])
     monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: None)
     said = rebuild.plan_rebuild(move_store, RebuildSpec(free_bytes=1 << 16), [0])
