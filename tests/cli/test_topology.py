@@ -161,7 +161,7 @@ def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, repl
     assert "cluster-1, primary" in shown.err
     assert "writes on cluster-1 wait for a replica" in shown.err
     assert "its IO thread, which receives transactions, is stopped" in shown.err
-    assert re.search(r"primary +\S+ +\S+ +innodb +wait ", shown.out)
+    assert re.search(r"primary .* innodb +wait ", shown.out)
     faults = [each["text"] for each in found.json["findings"] if each["severity"] == "fault"]
     assert [text.split(":")[0] for text in faults] == [
         "writes on cluster-1 wait for a replica",
