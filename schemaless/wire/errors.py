@@ -85,7 +85,8 @@ _NEXT_STEP: Final = {
     1021: "the server's disk is full: free some space, then retry",
     1114: "the server's disk or tablespace is full: free some space, then retry",
     1040: "the server has no free connection: raise max_connections or use smaller pools",
-    1129: "the server blocks this host after too many failed connections: fix the cause, then run FLUSH HOSTS there",
+    1129: "the server blocks this host after too many failed connections: fix the cause, then run "
+    "TRUNCATE TABLE performance_schema.host_cache there",
     1153: "raise max_allowed_packet on the server",
     1203: "the account has no free connection: raise max_user_connections or use smaller pools",
     1226: "raise the account's limit, or use smaller pools",
