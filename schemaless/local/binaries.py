@@ -262,9 +262,13 @@ def servers_folder() -> Path:
 
 
 def cached(flavour: str, engine: str = "innodb", version: str = "") -> Binary | None:
-    """Return the server in the cache that was unpacked last and has the version and the storage engine, or None."""
+    """Return the server in the cache that was unpacked last and has the version and the storage engine, or None.
+
+    One that was unpacked with MyRocks is used for InnoDB only if there is no other.
+    """
     roots = servers_folder().glob(f"{flavour}-*")
-    for root in sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True):
+    newest_first = sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True)
+    for root in sorted(newest_first, key=lambda root: root.name.endswith("-rocksdb")):
         command = unpacked_command(root, *_SERVERS)
         if command is not None:
             binary = Binary(flavour, root.name.split("-")[1], command, root, root.name)

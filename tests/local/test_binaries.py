@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -196,7 +197,10 @@ def test_version_is_looked_for_in_later_suites(archive):
     assert json.loads((archive.cache / "servers/mariadb-11.8.6/manifest.json").read_text())["suites"] == ["testing"]
     assert len([line for line in archive.log.read_text().splitlines() if " download " in line]) == 1
     assert "skipping mariadb-server-core: mariadb-server-core is 10.11.9" in lines
+    with_myrocks = shutil.copytree(binary.root, binary.root.with_name("mariadb-10.11.9-rocksdb"), symlinks=True)
+    os.utime(with_myrocks)
     assert binaries.cached("mariadb") == binary
+    shutil.rmtree(with_myrocks)
     assert binaries.unpacked("mariadb", version="10.11").version == "10.11.9"
     assert binaries.unpacked("mariadb", version="11.8") == binary
     with pytest.raises(LocalServerError, match=r"cannot unpack mariadb 11\.4: mariadb-server-core is 10\.11\.9; "):
