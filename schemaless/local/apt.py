@@ -93,7 +93,9 @@ class Source:
             "Targets: Packages",
         ]
         if self.signed_by is not None:
-            lines.append(f"Signed-By: {self.signed_by}")
+            signed_by = self.signed_by.strip()
+            # A key begins below the name of the field; Python before 3.14 keeps the line break there.
+            lines.append("Signed-By:" + ("\n " if "\n" in signed_by else " ") + signed_by)
         return "\n".join(lines) + "\n"
 
 

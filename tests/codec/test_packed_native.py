@@ -50,7 +50,10 @@ def work():
             document = wrap(document)
 
 found = []
-threading.stack_size(32 * 1024)
+try:
+    threading.stack_size(32 * 1024)
+except ValueError:
+    threading.stack_size(52 * 1024)  # Python 3.14 needs more
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()

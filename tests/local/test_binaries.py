@@ -438,7 +438,7 @@ def test_configured_sources_reads_both_formats(tmp_path):
     assert [source.uri for source in found] == ["http://a.test/os", "http://c.test/os", "http://d.test/os"]
     assert found[0].signed_by == "/k/debian-archive-keyring.gpg"
     assert found[1].suites == ("bookworm", "bookworm-x")
-    assert "Signed-By: \n -----BEGIN PGP\n .\n abc\n" in found[1].deb822()
+    assert "Signed-By:\n -----BEGIN PGP\n .\n abc\n" in found[1].deb822()
 
 
 def test_distribution_sources_ignores_third_parties(tmp_path, monkeypatch):

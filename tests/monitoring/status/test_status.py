@@ -79,6 +79,14 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
         assert forbidden not in shown.out + found.out
 
 
+def refusal(request: str | urllib.request.Request) -> int:
+    """Return the status of an answer that is an error."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value:
+        return refused.value.code
+
+
 @pytest.mark.mysql
 def test_page_with_a_token_has_nothing_secret_and_refuses_others(start, measured_url, row, monkeypatch):
     """The cookie of the first request is enough; a wrong token is not, nor is none."""
@@ -99,8 +107,7 @@ def test_page_with_a_token_has_nothing_secret_and_refuses_others(start, measured
     for forbidden in (SECRET, str(row), row.hex, TOKEN, "password"):
         assert forbidden not in first + data
     for path in ("", "status.json", "status.js", "?token=another-token-altogether"):
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}")
+        assert refusal(f"http://127.0.0.1:{port}/{path}") == 401
     bearer = urllib.request.Request(
         f"http://127.0.0.1:{port}/status.json", headers={"Authorization": f"Bearer {TOKEN}"}
     )
@@ -120,10 +127,8 @@ def test_page_on_loopback_answers_to_no_other_name(start, measured_url):
     with urllib.request.urlopen(f"http://localhost:{port}/") as reply:
         assert "Status of" in reply.read().decode()
     rebound = urllib.request.Request(f"http://127.0.0.1:{port}/", headers={"Host": "rebound.example"})
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        urllib.request.urlopen(rebound)
-    with pytest.raises(urllib.error.HTTPError, match="405"):
-        urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}/", data=b"x"))
+    assert refusal(rebound) == 400
+    assert refusal(urllib.request.Request(f"http://127.0.0.1:{port}/", data=b"x")) == 405
 
 
 @pytest.mark.once

@@ -507,7 +507,7 @@ def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, mo
         lease.wait.until_s = 0
     kept.catch_up()
 
-    assert "ZeroDivisionError: integer division or modulo by zero" in reasons
+    assert any(reason.startswith("ZeroDivisionError: ") for reason in reasons)
 
 
 @pytest.mark.guarantee("index-query")
