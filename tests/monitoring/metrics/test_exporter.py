@@ -29,11 +29,13 @@ from schemaless.planning.capacity.forecast import Band
 from schemaless.planning.capacity.measure import measure
 from schemaless.planning.capacity.reporting import make
 from schemaless.store.internals import internals_of
+from schemaless.testing.servers import private_servers
 from schemaless.ui.pages.capacity_json import report_json
 from schemaless.wire.breaker import FAILURES
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on
 from tests.planning.capacity.reports import measurement
+from tests.promotion import sql
 from tests.topologies import opened_as
 
 EXPORTED = {PREFIX + name for name in METRICS}
@@ -150,6 +152,36 @@ def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_
             both = [("cluster-1", "primary", str(replicated.socket)), ("cluster-1", "replica", str(replica.socket))]
             assert scraped(exporter)["schemaless_server_up"] == dict.fromkeys(both, 1)
             assert scraped(exporter)["schemaless_breaker_open"] == dict.fromkeys(both, 0)
+
+
+@pytest.mark.long
+@pytest.mark.once
+@pytest.mark.mysql
+def test_lag_without_gtids_is_that_of_the_heartbeat(eventually, exporter_of):
+    """The row that a monitor writes on the primary shows how far the replica is; MariaDB always has GTIDs."""
+    with private_servers("mysql", 1, replicas=1) as (primary,):
+        (replica,) = primary.replicas
+        (where,) = sql(primary, "SHOW BINARY LOG STATUS")
+        source = f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{where[0]}', SOURCE_LOG_POS={where[1]}"
+        sql(replica, "STOP REPLICA", f"CHANGE REPLICATION SOURCE TO {source}", "START REPLICA")
+        for mode in ("ON_PERMISSIVE", "OFF_PERMISSIVE", "OFF"):
+            for server in (replica, primary):
+                sql(server, f"SET GLOBAL gtid_mode={mode}")
+        url = schemaless.create("without_gtids", 1, [primary.url])
+        nodes.add_replica(url, "cluster-1", replica.url, timeout_s=30)
+        with schemaless.connect(url) as store:
+            exporter = exporter_of(store)
+
+            def lag_s() -> float | None:
+                read(exporter, "servers")
+                found = scraped(exporter).get("schemaless_replica_lag_seconds", {})
+                return found.get(("cluster-1", str(replica.socket)))
+
+            eventually(lambda: lag_s() == 0, "the heartbeat has arrived")
+            sql(replica, "STOP REPLICA SQL_THREAD")
+            eventually(lambda: (lag_s() or 0) > 0, "a heartbeat that has not")
+            sql(replica, "START REPLICA SQL_THREAD")
+            eventually(lambda: lag_s() == 0, "all has arrived")
 
 
 @pytest.mark.mysql
