@@ -59,9 +59,9 @@ from schemaless.local.servers import kill
 from schemaless.ops.admin.ndjson import dump_line
 from schemaless.ops.export.exporter import Pace, ShardExport
 from schemaless.ops.export.manifest import Definition
-from schemaless.ops.export.target import LocalTarget
 from schemaless.ops.failover import nodes
 from schemaless.ops.failover.adopt import adopt
+from schemaless.store.cold.targets import LocalTarget
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.urls import parse_url

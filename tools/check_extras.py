@@ -57,6 +57,7 @@ CHECKS: dict[str, list[str]] = {
     "async": ["python RUNS/with_async.py URL"],
     "typed": ["python RUNS/with_typed.py URL"],
     "export": ["python RUNS/with_export.py URL"],
+    "cold": ["python -c 'from schemaless.store.cold.content import content_of; assert content_of([], 0).sha256'"],
     "native": ["python RUNS/with_native.py URL"],
     "metrics": ["python RUNS/with_metrics.py URL"],
     "status": ["SCHEMALESS_URL=URL schemaless status", "python -c 'import schemaless.monitoring.status.serve'"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -66,6 +67,11 @@ class EventLoop:
     def blocking(self, function: Callable[[], T]) -> T:
         """Call a function in a worker thread; it is not interrupted if the task is cancelled."""
         return bridge.wait(asyncio.get_running_loop().run_in_executor(None, function))
+
+    def result(self, future: Future[T], timeout_s: float) -> T:
+        """Suspend the task."""
+        # Shielded: others may wait for the same work.
+        return bridge.wait(asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), timeout_s))
 
 
 _runtimes = LiveObjects[EventLoop]()

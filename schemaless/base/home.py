@@ -1,9 +1,10 @@
-"""The user's home folder, which a user in a container may not have, the cache in it, and lock files."""
+"""The user's home folder, which a user in a container may not have, the cache in it, lock files, and free space."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,3 +56,10 @@ def locked(path: Path, when_waiting: Callable[[], object]) -> Iterator[IO[str]]:
             when_waiting()
             fcntl.flock(file, fcntl.LOCK_EX)
         yield file
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the number of bytes that this user may write to the disk of ``folder``, which need not exist."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

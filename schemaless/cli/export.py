@@ -28,8 +28,8 @@ from schemaless.ops.export.admin import remove as remove_export
 from schemaless.ops.export.compact import compact as compact_files
 from schemaless.ops.export.exporter import Pace
 from schemaless.ops.export.manifest import Definition, read_definition
-from schemaless.ops.export.target import Target, open_target
 from schemaless.store.arrow.infer import Proposal
+from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,

@@ -9,8 +9,19 @@ from typing import Final
 
 from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.engine import Engine
-from schemaless.codec.envelope import REFERENCE_FORMAT, ChainedBody, Limits, enveloped, reference_content
+from schemaless.codec.engine import ENGINE, Engine
+from schemaless.codec.envelope import (
+    DEFAULT_LIMITS,
+    REFERENCE_FORMAT,
+    ChainedBody,
+    Limits,
+    enveloped,
+    is_reference,
+    reference_content,
+    seal,
+    unseal,
+)
+from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import Payload, Serializer
 from schemaless.errors import ColdFileDamaged, CorruptBody
 
@@ -55,6 +66,23 @@ def reference_of(body: bytes) -> Reference:
         CorruptBody: the body is damaged (a subclass says how).
     """
     return Reference(*_FIELDS.unpack(reference_content(body)))
+
+
+def text_bytes(body: bytes) -> int:
+    """Return the length of the JSON text of a reference, as its first bytes state it; 0 for any other body."""
+    return int.from_bytes(body[18:22], "big") if is_reference(body) else 0
+
+
+def inlined(body: bytes, engine: Engine = ENGINE) -> bytes:
+    """Return a body that depends on no file: JSON text with zlib for a reference with its text, others unchanged.
+
+    Raises:
+        CorruptBody: the body is a reference without its text (a subclass says why).
+    """
+    if not is_reference(body):
+        return body
+    serializer, payload = unseal(body, DEFAULT_LIMITS, engine)
+    return seal(serializer, payload, codec_named("json+zlib"), engine)
 
 
 def with_text(body: bytes, text: Payload) -> ChainedBody:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from schemaless.base.home import free_bytes as free_bytes
 from schemaless.base.numbers import bytes_text
 from schemaless.errors import LocalServerError
 
@@ -24,13 +24,6 @@ class NoSpace(LocalServerError):
 def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
     """Return the error for a full disk."""
     return NoSpace(f"no space left{what} in {folder} ({bytes_text(free_bytes(folder))} free); {remedy}")
-
-
-def free_bytes(folder: Path) -> int:
-    """Return the number of bytes that this user may write to the disk of ``folder``, which need not exist."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
 
 
 def used_bytes(folder: Path) -> int:

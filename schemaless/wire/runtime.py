@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -41,6 +42,13 @@ class Runtime(Protocol):
     def blocking(self, function: Callable[[], T]) -> T:
         """Call a function that may block, such as a DNS lookup, and return its result."""
 
+    def result(self, future: Future[T], timeout_s: float) -> T:
+        """Wait for the result of work in another thread, which continues if the caller stops waiting.
+
+        Raises:
+            TimeoutError: there was no result in time.
+        """
+
 
 class Threads:
     """Runtime of the synchronous client."""
@@ -60,6 +68,10 @@ class Threads:
     def blocking(self, function: Callable[[], T]) -> T:
         """Call the function in this thread."""
         return function()
+
+    def result(self, future: Future[T], timeout_s: float) -> T:
+        """Block the thread."""
+        return future.result(timeout_s)
 
 
 THREADS: Final = Threads()

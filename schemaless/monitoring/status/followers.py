@@ -20,7 +20,7 @@ from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.export.admin import exports
 from schemaless.ops.export.exporter import export_name, is_export
 from schemaless.ops.export.manifest import read_definition, read_shard
-from schemaless.ops.export.target import open_target
+from schemaless.store.cold.targets import open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers import sql
 from schemaless.store.followers.membership import Pair

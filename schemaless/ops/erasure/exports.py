@@ -11,7 +11,7 @@ from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import exports
 from schemaless.ops.export.exporter import follower_name
 from schemaless.ops.export.manifest import names_of, read_definition, read_shard
-from schemaless.ops.export.target import Target, open_target
+from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.ledger import Erasure
 from schemaless.store.internals import internals_of

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.keys import check_column_name
+from schemaless.base.optional import load
 from schemaless.codec.envelope import is_erased
 from schemaless.errors import InvalidInput
 from schemaless.ops.export.exporter import Exporter, Pace, export_name, follower_name, is_export, lost_target
@@ -26,10 +27,9 @@ from schemaless.ops.export.manifest import (
     read_definition,
     read_shard,
 )
-from schemaless.ops.export.target import Target, masked, open_target
-from schemaless.store.arrow.batches import load
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.arrow.infer import Proposal, propose
+from schemaless.store.cold.targets import Target, masked, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers import sql
 from schemaless.store.followers.caught_up import CaughtUp

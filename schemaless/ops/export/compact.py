@@ -21,7 +21,7 @@ from schemaless.ops.export.manifest import (
     unlisted_files,
 )
 from schemaless.ops.export.parquet import merged, read_table
-from schemaless.ops.export.target import Target, lacking_space
+from schemaless.store.cold.targets import Target, lacking_space
 
 _log = logging.getLogger("schemaless")
 

@@ -27,10 +27,10 @@ from schemaless.ops.export.manifest import (
     read_definition,
 )
 from schemaless.ops.export.parquet import CellFile, latest_file, without_documents
-from schemaless.ops.export.target import Target, lacking_space, sha256_of
 from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.cells.sql import Row
+from schemaless.store.cold.targets import Target, lacking_space, sha256_of
 from schemaless.store.followers.erasures import ErasureEvent
 from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
 from schemaless.store.followers.leases import Lease

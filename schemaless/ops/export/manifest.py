@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import ExportFailed, InvalidInput, LeaseLost
-from schemaless.ops.export.target import Target, Vanished
+from schemaless.store.cold.targets import Target, Vanished
 
 FORMAT: Final = 1
 ROOT: Final = "manifest.json"

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from schemaless.base.optional import load
 from schemaless.errors import ExportFailed
 from schemaless.ops.export.manifest import DataFile, ShardEntry, cells_folder, file_name, latest_folder
-from schemaless.ops.export.target import Target
-from schemaless.store.arrow.batches import Batch, Batches, load
+from schemaless.store.arrow.batches import Batch, Batches
 from schemaless.store.arrow.fields import ERASED, TypedColumn
 from schemaless.store.cells.sql import Row
+from schemaless.store.cold.targets import Target
 
 _ROWS_PER_GROUP: Final = 32_768
 """Number of rows per row group. It is fixed, so that the file does not depend on the size of the feed's pages."""

@@ -7,9 +7,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemaless.base.keys import check_column_name, check_type
+from schemaless.base.optional import load
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import InvalidInput
-from schemaless.store.arrow.batches import Batches, load
+from schemaless.store.arrow.batches import Batches
 from schemaless.store.arrow.fields import typed_columns
 from schemaless.store.cells.sql import Row
 from schemaless.store.internals import Internals

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
@@ -63,6 +63,30 @@ class ColdFile:
     created_at: datetime
     changed_at: datetime
 
+    @classmethod
+    def of_row(cls, shard: int, row: Sequence[object]) -> ColdFile:
+        """Return the file of a row that ``sql.select_files`` selects."""
+        numbers = [int(str(value)) for value in (*row[:2], *row[5:10], row[11])]
+        file_id, generation, first_id, last_id, cells, text_bytes, file_bytes, erased_event = numbers
+        incarnation, token, state, sha256, created_at, changed_at = (str(row[at]) for at in (2, 3, 4, 10, 12, 13))
+        return cls(
+            shard,
+            file_id,
+            generation,
+            incarnation,
+            token,
+            state,  # type: ignore[arg-type]
+            first_id,
+            last_id,
+            cells,
+            text_bytes,
+            file_bytes,
+            sha256,
+            erased_event,
+            datetime.fromisoformat(created_at),
+            datetime.fromisoformat(changed_at),
+        )
+
     @property
     def name(self) -> str:
         """Name of the object in the cold store. It is derived, so that a row cannot name a foreign file."""
@@ -86,8 +110,10 @@ class ShardFiles:
 
     def all(self, *states: State, file_id: int | None = None) -> list[ColdFile]:
         """Return the files in some states, or in any, oldest first."""
-        rows = self._shards.rows(self._shard, sql.select_files(self._database, states, file_id))
-        return [self._file(row) for row in rows]
+        rows = self._shards.rows(
+            self._shard, sql.select_files(self._database, states, () if file_id is None else (file_id,))
+        )
+        return [ColdFile.of_row(self._shard, row) for row in rows]
 
     def list_new(
         self, incarnation: str, first_id: int, last_id: int, *, file_id: int | None = None, generation: int = 0
@@ -157,25 +183,3 @@ class ShardFiles:
         statement = sql.update_file(self._database, file.file_id, file.generation, states, {"state": state})
         self._shards.execute(self._shard, statement)
         return any(row.state == state for row in self.all(file_id=file.file_id) if row.generation == file.generation)
-
-    def _file(self, row: tuple[object, ...]) -> ColdFile:
-        numbers = [int(str(value)) for value in (*row[:2], *row[5:10], row[11])]
-        file_id, generation, first_id, last_id, cells, text_bytes, file_bytes, erased_event = numbers
-        incarnation, token, state, sha256, created_at, changed_at = (str(row[at]) for at in (2, 3, 4, 10, 12, 13))
-        return ColdFile(
-            self._shard,
-            file_id,
-            generation,
-            incarnation,
-            token,
-            state,  # type: ignore[arg-type]
-            first_id,
-            last_id,
-            cells,
-            text_bytes,
-            file_bytes,
-            sha256,
-            erased_event,
-            datetime.fromisoformat(created_at),
-            datetime.fromisoformat(changed_at),
-        )

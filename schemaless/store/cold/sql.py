@@ -12,6 +12,7 @@ from schemaless.wire.sql.parts import (
     cell_table,
     delete,
     id_range,
+    numbers,
     table,
     text,
     update,
@@ -65,13 +66,13 @@ _FILE: Final = (
 _REFERENCE: Final = b"SUBSTRING(body,1,2)=x'C1F1'"
 
 
-def select_files(database: str, states: Iterable[str] = (), file_id: int | None = None) -> bytes:
-    """Select the rows of ``cold_file``, oldest first; with ``states``, those in one of them."""
+def select_files(database: str, states: Iterable[str] = (), file_ids: Iterable[int] = ()) -> bytes:
+    """Select the rows of ``cold_file``, oldest first; with ``states`` or ``file_ids``, those that have one of them."""
     conditions = [b"TRUE"]
     if wanted := b",".join(map(text, states)):
         conditions.append(b"state IN (%b)" % wanted)
-    if file_id is not None:
-        conditions.append(b"file_id=%d" % file_id)
+    if chosen := numbers(file_ids):
+        conditions.append(b"file_id IN (%b)" % chosen)
     return b"SELECT %b FROM %b WHERE %b ORDER BY file_id, generation" % (
         _FILE,
         table(database, b"cold_file"),

@@ -14,7 +14,7 @@ from schemaless import Datastore
 from schemaless.ops.export.admin import prepare
 from schemaless.ops.export.exporter import Exporter, Pace
 from schemaless.ops.export.manifest import Definition
-from schemaless.ops.export.target import open_target
+from schemaless.store.cold.targets import open_target
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
 from tests.store.followers.conftest import put

@@ -33,8 +33,8 @@ from schemaless.ops.export.manifest import (
     present_files,
     read_shard,
 )
-from schemaless.ops.export.target import Check, LocalTarget, ObjectTarget, Target, sha256_of
 from schemaless.store.cells.sql import Row
+from schemaless.store.cold.targets import Check, LocalTarget, ObjectTarget, Target, sha256_of
 from schemaless.store.feed.reader import RowPage
 
 SHARD = 3

@@ -29,7 +29,7 @@ from schemaless.ops.export.admin import caught_up, file_names, prepare
 from schemaless.ops.export.compact import compact_shard
 from schemaless.ops.export.exporter import Exporter, Pace
 from schemaless.ops.export.manifest import Definition, ShardWriter, cells_folder, present_files, read_definition
-from schemaless.ops.export.target import LocalTarget, sha256_of
+from schemaless.store.cold.targets import LocalTarget, sha256_of
 from schemaless.store.followers.membership import Membership, Timing, remove_worker
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.worker import Worker

@@ -13,7 +13,7 @@ import schemaless
 from schemaless.monitoring.metrics import values
 from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.export.admin import exports
-from schemaless.ops.export.target import masked
+from schemaless.store.cold.targets import masked
 from schemaless.store.followers.settings import Settings
 from schemaless.store.internals import internals_of
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture

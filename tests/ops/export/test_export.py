@@ -23,7 +23,7 @@ from schemaless.ops.export.admin import caught_up, export_status, export_supervi
 from schemaless.ops.export.compact import compact
 from schemaless.ops.export.exporter import Pace, ShardExport
 from schemaless.ops.export.manifest import Definition, read_definition, read_shard
-from schemaless.ops.export.target import LocalTarget, ObjectTarget, open_target
+from schemaless.store.cold.targets import LocalTarget, ObjectTarget, open_target
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.states import DIED, QUARANTINED, STOPPED

@@ -1,4 +1,4 @@
-"""Where an export writes: a local folder, or any file system that ``pyarrow.fs`` opens by URI.
+"""Where exports and cold files are: a local folder, or any file system that ``pyarrow.fs`` opens by URI.
 
 A file appears whole or not at all. In a local folder it is written under another name, synced and renamed; an object
 store makes an object visible once it is complete.
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
+from schemaless.base.home import free_bytes
+from schemaless.base.optional import load
 from schemaless.errors import ExportFailed, InvalidInput
-from schemaless.local.free_space import free_bytes
-from schemaless.store.arrow.batches import load
 
 TEMPORARY: Final = "tmp"
 """Folder for files that are still being written, outside the folders that readers list."""
