@@ -17,6 +17,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 import schemaless
+from schemaless.local import processes
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover.clusters import add_cluster
 from schemaless.store.internals import internals_of
@@ -70,6 +72,13 @@ hypothesis.settings.register_profile(
     "long", hypothesis.settings.get_profile("schemaless"), derandomize=False, max_examples=500
 )
 hypothesis.settings.load_profile("schemaless")
+_LINUX_ONLY = {
+    os: "copy_file_range eventfd fdatasync memfd_create pidfd_open posix_fadvise posix_fallocate sched_getaffinity "
+    "sched_setaffinity splice O_DIRECT O_NOATIME O_PATH",
+    signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX",
+    socket: "AF_NETLINK SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED TCP_KEEPIDLE TCP_USER_TIMEOUT",
+    time: "CLOCK_BOOTTIME",
+}
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
 _rows = itertools.count(1)
@@ -314,6 +323,20 @@ def erase_store(erase_url: str) -> Iterator[schemaless.Datastore]:
     """A connection to the new datastore, as ``erase``."""
     with schemaless.connect(erase_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def like_macos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove what Python and ``cp`` have on Linux and lack on macOS, and ``/proc``."""
+    for module, names in _LINUX_ONLY.items():
+        for name in names.split():
+            monkeypatch.delattr(module, name, raising=False)
+    monkeypatch.setattr(processes, "PROC", tmp_path / "no proc")
+    program = tmp_path / "bin/cp"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\ncase "$*" in *--sparse*) exit 64;; esac\nexec /bin/cp "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture

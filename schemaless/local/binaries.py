@@ -31,7 +31,7 @@ MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
 
 _SERVERS: Final = ("usr/sbin/mysqld", "usr/sbin/mariadbd")
 _PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
-SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
+SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec", "/opt/homebrew/bin")
 _INSTALL_HINT: Final = (
     "install a server (MySQL 8.0.16 or later, or MariaDB 10.6.1 or later; it need not be running), "
     "or set SCHEMALESS_MYSQLD to the path of a mysqld or mariadbd"

@@ -201,10 +201,14 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    command = ["cp", "-a", "--sparse=always", "--reflink=auto", f"{source}/.", str(target)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode != 0:
-        _raise_for(result.stderr, target, f"copying {source}")
+    for options in (["--sparse=always", "--reflink=auto"], []):  # only GNU cp has them
+        command = ["cp", "-a", *options, f"{source}/.", str(target)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode == 0:
+            return
+        if is_full_disk(result.stderr):
+            break
+    _raise_for(result.stderr, target, f"copying {source}")
 
 
 def _initialise(binary: Binary, data: Path, options: Sequence[str]) -> None:

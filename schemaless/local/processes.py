@@ -1,6 +1,7 @@
 """Processes, sockets and locks of local servers.
 
-A server is identified by the ``--datadir`` on its command line, since process ids are reused.
+A server is identified by the ``--datadir`` on its command line, since process ids are reused. Command lines are read
+from ``/proc`` or, on macOS, which has none, from ``ps``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import select
 import signal
 import stat
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +24,11 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 
-SOCKET_PATH_MAX_BYTES: Final = 107
-"""Longest path in ``sockaddr_un`` on Linux, in bytes, without the terminating zero."""
+SOCKET_PATH_MAX_BYTES: Final = 107 if sys.platform == "linux" else 103
+"""Longest path in ``sockaddr_un``, in bytes, without the terminating zero."""
+
+PROC: Final = Path("/proc")
+"""Folder of the processes; only Linux has one."""
 
 _POLL_S: Final = 0.02
 
@@ -61,7 +66,7 @@ def socket_path(server_folder: Path) -> Path:
     """Return the socket path for the server in ``server_folder``, which depends only on the folder's path.
 
     Raises:
-        LocalServerError: the path exceeds 107 bytes.
+        LocalServerError: the path exceeds ``SOCKET_PATH_MAX_BYTES``.
     """
     digest = hashlib.sha256(os.fsencode(server_folder)).hexdigest()[:16]
     path = runtime_folder() / f"{digest}.sock"
@@ -76,10 +81,27 @@ def socket_path(server_folder: Path) -> Path:
 
 def command_line(pid: int) -> list[str]:
     """Return the command line of process ``pid``; empty if it has ended or is ending."""
+    if not PROC.is_dir():
+        return _listed("-p", str(pid)).get(pid, [])
     try:
-        return [os.fsdecode(part) for part in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+        return [os.fsdecode(part) for part in (PROC / f"{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
     except OSError:
         return []
+
+
+def _listed(*which: str) -> dict[int, list[str]]:
+    """Return the command lines of processes that have not ended, as ``ps`` prints them.
+
+    It joins arguments with spaces, which paths may contain, so they are separated where the next option begins.
+    """
+    command = ["ps", *which, "-ww", "-o", "pid=", "-o", "stat=", "-o", "args="]
+    lines = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape").stdout.splitlines()
+    processes = {}
+    for pid, state, arguments in (line.split(maxsplit=2) for line in lines if len(line.split(maxsplit=2)) == 3):
+        if not state.startswith("Z"):
+            first, *options = arguments.split(" --")
+            processes[int(pid)] = [first, *(f"--{option}" for option in options)]
+    return processes
 
 
 def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
@@ -87,7 +109,9 @@ def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
     wanted = f"--datadir={data_folder}"
     if hint is not None and wanted in command_line(hint):
         return [hint]
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    if not PROC.is_dir():
+        return sorted(pid for pid, arguments in _listed("-A").items() if wanted in arguments)
+    pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
     return [pid for pid in sorted(pids) if pid != hint and wanted in command_line(pid)]
 
 
@@ -101,6 +125,12 @@ def lock_holder(path: Path) -> int | None:
     except OSError:
         return None
     with file:
+        if not PROC.is_dir():  # the layout of struct flock differs
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return 0
+            return None
         # struct flock: type, whence, start, length, pid
         request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, request))
@@ -142,8 +172,8 @@ def is_gone(pid: int, data_folder: Path) -> bool:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    except OSError:  # a kernel or a sandbox without it
-        ended = not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
+    except (AttributeError, OSError):  # macOS, or a kernel or a sandbox without it
+        ended = _is_zombie(pid)
     else:
         ended = bool(select.select([handle], [], [], 0)[0])
         os.close(handle)
@@ -155,7 +185,7 @@ def is_gone(pid: int, data_folder: Path) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return (PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
 
@@ -176,7 +206,7 @@ def send(pid: int, data_folder: Path, number: signal.Signals) -> None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except OSError:  # a kernel or a sandbox without it
+    except (AttributeError, OSError):  # macOS, or a kernel or a sandbox without it
         if f"--datadir={data_folder}" in command_line(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -198,7 +228,7 @@ class Watcher:
 
     def __init__(self, folder: Path, sockets: Sequence[Path], *, remove: bool) -> None:
         script = Path(__file__).with_name("watcher.py")
-        command = [sys.executable, "-I", "-S", str(script), str(os.getpid()), str(int(remove)), str(folder)]
+        command = [sys.executable, "-I", "-S", str(script), str(os.getpid()), str(int(remove)), str(folder), str(PROC)]
         word_read, self._word = os.pipe()
         ready, ready_write = os.pipe()
         try:

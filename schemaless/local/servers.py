@@ -82,8 +82,10 @@ def up(
     Raises:
         LocalServerError: a server cannot be started; the message gives the reason and the next step.
     """
-    if not sys.platform.startswith("linux"):
-        raise LocalServerError(f"local servers need Linux, not {sys.platform}; use other servers by their URLs")
+    if sys.platform not in ("linux", "darwin"):
+        raise LocalServerError(
+            f"local servers need Linux or macOS, not {sys.platform}; use other servers by their URLs"
+        )
     _check_wanted(servers, flavour, version, engine, replicas, semi_sync=semi_sync, group=group)
     given = option_arguments(options)
     say = _by_line(report)

@@ -2,41 +2,45 @@
 
 It imports nothing from this package, so that it starts fast and does not depend on the caller's environment.
 
-    watcher.py PARENT_PID REMOVE FOLDER SOCKET...
+    watcher.py PARENT_PID REMOVE FOLDER PROC SOCKET...
 """
 
-import contextlib
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 _PATIENCE_S = 30.0
+_POLL_S = 0.2
 
 
-def _servers(folder: str) -> list[int]:
+def _servers(folder: str, proc: Path) -> list[int]:
     """Return the ids of processes whose ``--datadir`` is below ``folder``."""
-    prefix = f"--datadir={folder}/".encode()
+    option = f"--datadir={folder}/".encode()
+    if not proc.is_dir():  # macOS
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=", "-o", "args="], capture_output=True).stdout
+        return [int(line.split()[0]) for line in listed.splitlines() if b" " + option in line]
     running = []
-    for entry in Path("/proc").iterdir():
+    for entry in proc.iterdir():
         if entry.name.isdigit():
             try:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if any(argument.startswith(prefix) for argument in arguments):
+            if any(argument.startswith(option) for argument in arguments):
                 running.append(int(entry.name))
     return running
 
 
-def _end(folder: str, number: int, patience_s: float) -> bool:
+def _end(folder: str, proc: Path, number: int, patience_s: float) -> bool:
     """Signal every server below ``folder``; return whether all ended in time."""
     deadline = time.monotonic() + patience_s
     signalled: set[int] = set()
-    while pids := _servers(folder):
+    while pids := _servers(folder, proc):
         for pid in pids:
             if pid not in signalled:
                 signalled.add(pid)
@@ -52,22 +56,20 @@ def _end(folder: str, number: int, patience_s: float) -> bool:
 
 def main() -> None:
     """Stop the servers when the parent ends, unless it has sent the quit byte."""
-    parent, remove, folder, sockets = int(sys.argv[1]), sys.argv[2] == "1", sys.argv[3], sys.argv[4:]
+    parent, remove, folder, proc = int(sys.argv[1]), sys.argv[2] == "1", sys.argv[3], Path(sys.argv[4])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    waited: list[int] = [0]
-    with contextlib.suppress(OSError):  # an old kernel, or the parent has ended and the pipe with it
-        waited.append(os.pidfd_open(parent))
     os.write(1, b"r")
-    if os.getppid() == parent:
-        select.select(waited, [], [])
+    # The pipe ends with the parent, unless a forked child of it has kept it open.
+    while os.getppid() == parent and not select.select([0], [], [], _POLL_S)[0]:
+        pass
     if select.select([0], [], [], 0)[0] and os.read(0, 1) == b"q":
         return
-    if remove or not _end(folder, signal.SIGTERM, _PATIENCE_S):
-        _end(folder, signal.SIGKILL, _PATIENCE_S)
+    if remove or not _end(folder, proc, signal.SIGTERM, _PATIENCE_S):
+        _end(folder, proc, signal.SIGKILL, _PATIENCE_S)
     if remove:
         shutil.rmtree(folder, ignore_errors=True)
-        for socket in sockets:
+        for socket in sys.argv[5:]:
             for path in (Path(socket), Path(socket + ".lock")):
                 path.unlink(missing_ok=True)
 

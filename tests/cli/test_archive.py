@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import time
 import zlib
 from pathlib import Path
 
@@ -276,23 +272,11 @@ def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, 
         ]
 
 
-LINUX_ONLY = {
-    os: "copy_file_range eventfd fdatasync memfd_create pidfd_open posix_fadvise posix_fallocate sched_getaffinity "
-    "sched_setaffinity splice O_DIRECT O_NOATIME O_PATH",
-    signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGRTMIN SIGRTMAX",
-    socket: "AF_NETLINK SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED TCP_KEEPIDLE TCP_USER_TIMEOUT",
-    time: "CLOCK_BOOTTIME",
-}
-"""What Python has on Linux and lacks on macOS, by module."""
-
-
+@pytest.mark.usefixtures("like_macos")
 def test_commands_and_the_library_need_nothing_that_macos_lacks(
-    invoke, migrate_url, admin_url, fresh_store, new_row, tmp_path, monkeypatch
+    invoke, migrate_url, admin_url, fresh_store, new_row, tmp_path
 ):
     """Puts, a migration with an archive, checks, a measurement, the status, and what benchmarks say of the machine."""
-    for module, names in LINUX_ONLY.items():
-        for name in names.split():
-            monkeypatch.delattr(module, name, raising=False)
     load(fresh_store, new_row)
     row = new_row()
     commands = [

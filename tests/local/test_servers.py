@@ -27,8 +27,11 @@ EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 TIED_PARENT = """
 import os, sys, time
 from pathlib import Path
-from schemaless.local import servers
+from schemaless.local import processes, servers
 from schemaless.local.options import RELAXED
+if sys.argv[4] == "macos":
+    del os.pidfd_open
+    processes.PROC = Path("no proc").absolute()
 started = servers.up(Path(sys.argv[1]), 1, "mariadb", tied=True, remove=sys.argv[2] == "remove", options=RELAXED)
 if sys.argv[3] == "fork" and os.fork() == 0:
     os.close(1)
@@ -90,6 +93,28 @@ def test_down_keeps_data_and_delete_removes_it(folder, query, command):
     assert not folder.exists()
     assert not any(server.socket.exists() for server in again)
     assert all(processes.is_gone(server.pid, server.data) for server in again)
+
+
+@pytest.mark.usefixtures("like_macos")
+def test_servers_need_nothing_that_macos_lacks(folder, query):
+    """Without /proc and pidfd, servers are found, killed, started on their data and removed; a lock has no owner."""
+    (first,) = servers.up(folder, 1, "mariadb", options=RELAXED)
+    query(first.socket, "CREATE DATABASE kept")
+    found = servers.up(folder, 1, "mariadb")
+    holder = processes.lock_holder(first.data / "ibdata1")
+    servers.kill(first)
+    crashed = servers.status(folder)
+    again = servers.up(folder, 1, "mariadb")[0]
+
+    assert ([server.pid for server in found], holder) == ([first.pid], 0)
+    assert [(state.state, state.pid) for state in crashed] == [("crashed", None)]
+    assert query(again.socket, "SHOW DATABASES LIKE 'kept'") == (("kept",),)
+
+    servers.down(folder, delete=True)
+
+    assert processes.processes_on(again.data) == []
+    assert processes.lock_holder(again.data / "ibdata1") is None
+    assert not folder.exists()
 
 
 @pytest.mark.long
@@ -170,11 +195,13 @@ def test_a_half_created_server_is_created_again(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("remove", "fork"), [("remove", "alone"), ("keep", "fork")])
-def test_tied_servers_end_with_kill_of_the_parent(remove, fork, folder, eventually):
+@pytest.mark.parametrize(
+    ("remove", "fork", "system"), [("remove", "alone", "linux"), ("keep", "fork", "linux"), ("keep", "fork", "macos")]
+)
+def test_tied_servers_end_with_kill_of_the_parent(remove, fork, system, folder, eventually):
     """Tied servers end when their starter is killed, a forked child of it or not; asked to, the folder goes too."""
     with subprocess.Popen(
-        [sys.executable, "-c", TIED_PARENT, str(folder), remove, fork], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", TIED_PARENT, str(folder), remove, fork, system], stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         server_pid, parent_pid = map(int, parent.stdout.readline().split())
