@@ -1,17 +1,25 @@
 """Runs the synchronous client on an event loop: each call in a greenlet that the loop resumes.
 
-A greenlet has a stack of its own. Where the synchronous client would block, the greenlet calls ``wait``, which hands an
-awaitable to the coroutine that runs the greenlet, and returns the awaitable's result. If the task is cancelled,
-``CancelledError`` is raised at that point, inside the synchronous code, like an exception raised by a signal handler.
+A greenlet has a stack of its own. Where the synchronous client would block, the greenlet switches back to the loop:
+
+- For a socket or a connection slot it waits with a ``Waiter``. A callback of the loop resumes it directly; the task
+  that made the call awaits one future until the call ends, because waking the task for each event would take longer
+  than the rest of the event.
+- For anything else it passes an awaitable to ``wait``, which the task awaits.
+
+If the task is cancelled, ``CancelledError`` is raised where the greenlet waits, inside the synchronous code, like an
+exception raised by a signal handler.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, ParamSpec, TypeVar
+
+from schemaless.errors import WrongEventLoop
 
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
@@ -28,6 +36,8 @@ _TURN_S: Final = 0.001
 """Time that calls may take before the event loop gets a turn, in seconds; a single call may take longer."""
 
 _DONE: Final = object()
+_WAITS: Final = object()
+"""Yielded by a greenlet that a ``Waiter`` resumes."""
 
 
 class _Worker(greenlet):  # type: ignore[misc]
@@ -35,11 +45,17 @@ class _Worker(greenlet):  # type: ignore[misc]
 
     Attributes:
         bridge: runs the calls.
+        waiter: the waiter that resumes the greenlet, or None.
+        yielded: what the greenlet yielded last: ``_WAITS``, ``_DONE`` or an awaitable.
+        progress: completed once the greenlet yields something other than ``_WAITS``; awaited by the call's task.
         outcome: result of the last call.
         error: exception that ended the last call, or None.
     """
 
     bridge: Bridge
+    waiter: Waiter | None = None
+    yielded: Any = None
+    progress: asyncio.Future[None]
     outcome: Any = None
     error: BaseException | None = None
 
@@ -57,37 +73,100 @@ class _Worker(greenlet):  # type: ignore[misc]
             call = self.parent.switch(_DONE)
 
 
+class Waiter:
+    """An event that a greenlet waits for.
+
+    Attributes:
+        bridge: runs the greenlet.
+    """
+
+    __slots__ = ("_worker", "bridge")
+
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self.bridge: Bridge = worker.bridge
+
+    @property
+    def is_waiting(self) -> bool:
+        """True until the greenlet is resumed, or its task is cancelled."""
+        return self._worker.waiter is self and not self._worker.progress.done()
+
+    def wait(self) -> Any:
+        """Suspend the greenlet until ``resume`` is called; return its value, or raise it if it is an exception."""
+        worker = self._worker
+        worker.waiter = self
+        value = worker.parent.switch(_WAITS)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def resume(self, value: Any = None) -> None:
+        """Resume the greenlet, now or, if the loop should get a turn first, later. To be called by the event loop."""
+        if self.bridge.is_due:
+            self.bridge.enqueue(self, value)
+        else:
+            self.proceed(value)
+
+    def resume_later(self, value: Any = None) -> None:
+        """Resume the greenlet in one of the loop's next turns. Other greenlets may call this."""
+        self.bridge.enqueue(self, value)
+
+    def proceed(self, value: Any) -> None:
+        """Switch to the greenlet, unless its task was cancelled."""
+        worker = self._worker
+        if worker.waiter is self and not worker.progress.done():
+            self.bridge.switch(worker, value)
+            if worker.yielded is not _WAITS and not worker.progress.done():
+                worker.progress.set_result(None)
+
+
 class Bridge:
-    """Runs calls in greenlets of one thread.
+    """Runs calls in greenlets on one event loop.
 
     Many replies may arrive at the same time. Once calls have run for a while without a turn of the event loop, the
-    other calls wait for one, so that timers and other tasks are not late.
+    others are queued for its next turns, so that timers and other tasks are not late.
+
+    Attributes:
+        loop: the event loop; None before the first call.
     """
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._idle: list[_Worker] = []
         self._spent_s = 0.0
-        self._mean_s = _TURN_S
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[tuple[Waiter, Any]] = deque()
+        self._has_scheduled_turn = False
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Run a function in a greenlet, where it may call ``wait``."""
-        if self.is_due:
-            await self.turn()
-        current = getcurrent()
+        """Run a function in a greenlet, where it may wait.
+
+        Raises:
+            WrongEventLoop: earlier calls ran in another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self.loop:
+            self._bind(loop)
         worker = self._idle.pop() if self._idle else _Worker()
         worker.bridge = self
-        worker.parent = current
         # Shared with the task, so that context variables such as OpenTelemetry's current span are the task's.
-        worker.gr_context = current.gr_context
-        awaited = self._switch(worker, call)
-        while awaited is not _DONE:
+        worker.gr_context = getcurrent().gr_context
+        if self.is_due:
+            worker.waiter = Waiter(worker)
+            worker.yielded = _WAITS
+            self.enqueue(worker.waiter, call)
+        else:
+            self.switch(worker, call)
+        while worker.yielded is not _DONE:
             try:
-                value = await awaited
+                if worker.yielded is _WAITS:
+                    worker.progress = loop.create_future()
+                    await worker.progress
+                    continue
+                value = await worker.yielded
             except BaseException as error:  # noqa: BLE001 - raised where the greenlet waits
-                awaited = worker.throw(error)
+                self._throw(worker, error)
             else:
-                awaited = self._switch(worker, value)
+                self.switch(worker, value)
         outcome: T = worker.outcome
         failure = worker.error
         worker.outcome = worker.error = worker.gr_context = None
@@ -101,57 +180,85 @@ class Bridge:
                 del failure
         return outcome
 
-    def _switch(self, worker: _Worker, value: Any) -> Any:
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.loop is not None:
+            raise WrongEventLoop(
+                "this datastore belongs to another event loop, because its connections are registered there; call "
+                "schemaless.aio.connect() in each loop. Nothing was sent"
+            )
+        self.loop = loop
+
+    def switch(self, worker: _Worker, value: Any) -> None:
+        """Run a greenlet until it yields, and store what it yields."""
+        worker.waiter = None
+        worker.parent = getcurrent()
         began_s = monotonic()
-        awaited = worker.switch(value)
-        took_s = monotonic() - began_s
-        self._spent_s += took_s
-        self._mean_s += (took_s - self._mean_s) / 16
-        return awaited
+        worker.yielded = worker.switch(value)
+        self._spent_s += monotonic() - began_s
+        if self._spent_s > _TURN_S:
+            self._schedule_turn()
+
+    def _throw(self, worker: _Worker, error: BaseException) -> None:
+        """Raise an exception where a greenlet waits, if it still does."""
+        if worker.yielded is _DONE:
+            # Cancelled after the call ended and before its task was resumed.
+            worker.error = error
+            return
+        if isinstance(worker.yielded, Coroutine):
+            # Cancelled before the task could await it; otherwise, it has ended, and this has no effect.
+            worker.yielded.close()
+        worker.waiter = None
+        worker.parent = getcurrent()
+        worker.yielded = worker.throw(error)
 
     @property
     def is_due(self) -> bool:
         """True if the event loop should get a turn before another call runs."""
-        return self._spent_s > _TURN_S or bool(self._waiting)
+        return self._spent_s > _TURN_S
 
-    def turn(self) -> asyncio.Future[None]:
-        """Return a future that completes in one of the loop's next turns; calls run for about ``_TURN_S`` per turn."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if not self._waiting:
-            loop.call_soon(self._next_turn, loop)
-        self._waiting.append(future)
-        return future
+    def enqueue(self, waiter: Waiter, value: Any) -> None:
+        """Have a greenlet resumed in one of the loop's next turns."""
+        self._queue.append((waiter, value))
+        self._schedule_turn()
 
-    def turned(self) -> None:
-        """Called when the event loop has had a turn."""
+    def _schedule_turn(self) -> None:
+        if not self._has_scheduled_turn:
+            assert self.loop is not None
+            self.loop.call_soon(self._turn)
+            self._has_scheduled_turn = True
+
+    def _turn(self) -> None:
+        self._has_scheduled_turn = False
         self._spent_s = 0.0
-
-    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        count = int(_TURN_S / self._mean_s) + 1
-        for _ in range(min(count, len(self._waiting))):
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
-        self.turned()
-        if self._waiting:
-            loop.call_soon(self._next_turn, loop)
-
-
-def pause() -> None:
-    """Give the event loop a turn if calls have been running for a while."""
-    bridge = getcurrent().bridge
-    if bridge.is_due:
-        wait(bridge.turn())
+        try:
+            while self._queue and not self.is_due:
+                waiter, value = self._queue.popleft()
+                waiter.proceed(value)
+        finally:
+            if self._queue:
+                self._schedule_turn()
 
 
 def wait(awaitable: Awaitable[T]) -> T:
-    """Suspend the greenlet until an awaitable is done, and return its result.
+    """Suspend the greenlet until its task has awaited an awaitable, and return the result.
 
     Raises:
         RuntimeError: the caller does not run in ``Bridge.run``.
     """
-    current = getcurrent()
-    if type(current) is not _Worker:
-        raise RuntimeError("wait() of the asyncio client was called outside Bridge.run")
-    return current.parent.switch(awaitable)  # type: ignore[no-any-return]
+    return _current_worker().parent.switch(awaitable)  # type: ignore[no-any-return]
+
+
+def waiter() -> Waiter:
+    """Return a waiter of the calling greenlet.
+
+    Raises:
+        RuntimeError: the caller does not run in ``Bridge.run``.
+    """
+    return Waiter(_current_worker())
+
+
+def _current_worker() -> _Worker:
+    worker = getcurrent()
+    if type(worker) is not _Worker:
+        raise RuntimeError("the asyncio client was about to wait outside Bridge.run, which would block the event loop")
+    return worker

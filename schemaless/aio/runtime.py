@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,7 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 from schemaless.aio import bridge
 from schemaless.aio.slots import AsyncSlots
 from schemaless.aio.sockets import AsyncTLSWire, AsyncWire
-from schemaless.errors import WrongEventLoop
 from schemaless.wire.connection_slots import LiveObjects
 
 P = ParamSpec("P")
@@ -29,31 +28,15 @@ class EventLoop:
     slots = AsyncSlots
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._bridge = bridge.Bridge()
         _runtimes.add(self)
 
-    async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function of the synchronous client.
-
-        Raises:
-            WrongEventLoop: the datastore belongs to another event loop.
-        """
-        if asyncio.get_running_loop() is not self._loop:
-            self._bind(asyncio.get_running_loop())
-        return await self._bridge.run(partial(function, *args, **kwargs))
-
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None:
-            raise WrongEventLoop(
-                "this datastore belongs to another event loop, because its connections are registered there; call "
-                "schemaless.aio.connect() in each loop. Nothing was sent"
-            )
-        self._loop = loop
+    def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        """Return a coroutine that runs a function of the synchronous client; it raises what ``Bridge.run`` raises."""
+        return self._bridge.run(partial(function, *args, **kwargs))
 
     def forget_after_fork(self) -> None:
         """Reset the state after a fork, so that the child can use the datastore in its own event loop."""
-        self._loop = None
         self._bridge = bridge.Bridge()
 
     def sleep(self, seconds: float) -> None:

@@ -15,9 +15,7 @@ import ssl
 import time
 from typing import Any, Final
 
-from greenlet import getcurrent
-
-from schemaless.aio.bridge import Bridge, pause, wait
+from schemaless.aio.bridge import Waiter, wait, waiter
 from schemaless.wire.sockets import TLSWire, Wire
 
 _BLOCKED: Final = (BlockingIOError, ssl.SSLWantReadError)
@@ -32,9 +30,8 @@ class _Suspending:
     _timeout_s: float | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     """The loop that the socket is registered with for reading."""
-    _waiter: asyncio.Future[Any] | None = None
+    _waiter: Waiter | None = None
     _target: Any = None
-    _bridge: Bridge | None = None
     _unread = 0
     _has_sent = False
     """True from when a statement is sent until its reply is awaited."""
@@ -124,76 +121,78 @@ class _Suspending:
 
     def _receive(self, buffer: Any) -> int | None:
         """Wait for data and receive it into ``buffer``; return None if there is no buffer or the caller must retry."""
-        loop = asyncio.get_running_loop()
+        waiting = waiter()
         if self._loop is None:
+            loop = waiting.bridge.loop
+            assert loop is not None
             loop.add_reader(self.fileno(), self._on_readable)  # type: ignore[attr-defined]
             self._loop = loop
         self._unread = 0
         self._target = buffer
-        self._bridge = getcurrent().bridge
-        return self._wait(loop)  # type: ignore[no-any-return]
+        return self._wait(waiting, self._loop)  # type: ignore[no-any-return]
 
     def _wait_writable(self) -> None:
-        loop, number = asyncio.get_running_loop(), self.fileno()  # type: ignore[attr-defined]
+        waiting, number = waiter(), self.fileno()  # type: ignore[attr-defined]
+        loop = waiting.bridge.loop
+        assert loop is not None
         loop.add_writer(number, self._on_writable)
         try:
-            self._wait(loop)
+            self._wait(waiting, loop)
         finally:
             if self.fileno() == number:  # type: ignore[attr-defined]
                 loop.remove_writer(number)
 
-    def _wait(self, loop: asyncio.AbstractEventLoop) -> Any:
-        waiter = self._waiter = loop.create_future()
+    def _wait(self, waiting: Waiter, loop: asyncio.AbstractEventLoop) -> Any:
+        self._waiter = waiting
         if self._timeout_s is not None:
             self._deadline_s = loop.time() + self._timeout_s
             timer = self._timer
             if timer is None or timer.when() > self._deadline_s:
                 if timer is not None:
                     timer.cancel()
-                self._timer = loop.call_at(self._deadline_s, self._on_timer)
+                self._timer = loop.call_at(self._deadline_s, self._on_timer, loop)
         try:
-            outcome = wait(waiter)
+            return waiting.wait()
         finally:
             self._waiter = self._target = None
-        pause()
-        return outcome
 
     def _on_readable(self) -> None:
-        waiter, target = self._waiter, self._target
-        if self._bridge is not None:
-            self._bridge.turned()
-        if waiter is None or waiter.done():
+        waiting, target = self._waiter, self._target
+        if waiting is None or not waiting.is_waiting:
             if self._unread >= _MAX_UNREAD:
                 # The server closed an idle connection, or its reply is read later.
                 self._stop_reading()
             self._unread += 1
-        elif target is None:
-            waiter.set_result(None)
-        else:
+            return
+        received: int | Exception | None = None
+        if target is not None:
             # Received here, so that the loop has no reason to report the socket again.
             try:
-                waiter.set_result(super().recv_into(target))  # type: ignore[misc]
+                received = super().recv_into(target)  # type: ignore[misc]
             except _BLOCKED:
-                pass
+                return
             except ssl.SSLWantWriteError:
-                waiter.set_result(None)
+                pass
             except Exception as error:  # noqa: BLE001 - raised in the greenlet that waits
-                waiter.set_exception(error)
+                received = error
+        self._resume(received)
 
     def _on_writable(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._resume(None)
 
-    def _on_timer(self) -> None:
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        waiter = self._waiter
-        if waiter is None or waiter.done():
+        if self._waiter is None:
             return
-        loop = waiter.get_loop()
         if loop.time() < self._deadline_s:
-            self._timer = loop.call_at(self._deadline_s, self._on_timer)
+            self._timer = loop.call_at(self._deadline_s, self._on_timer, loop)
         else:
-            waiter.set_exception(TimeoutError("timed out"))
+            self._resume(TimeoutError("timed out"))
+
+    def _resume(self, outcome: int | Exception | None) -> None:
+        waiting, self._waiter = self._waiter, None
+        if waiting is not None:
+            waiting.resume(outcome)
 
     def _stop_reading(self) -> None:
         loop, self._loop = self._loop, None

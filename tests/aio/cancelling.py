@@ -1,4 +1,4 @@
-"""Calls that are cancelled at each of their awaits, and whether the datastore is then as good as before."""
+"""Calls that are cancelled at each of their waits, and whether the datastore is then as good as before."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 from schemaless import NewCell, NewStoredCell
 from schemaless.aio import AsyncDatastore
+from schemaless.aio.bridge import Waiter
 from schemaless.codec.envelope import encode_body
 from schemaless.store.internals import internals_of
 
@@ -24,31 +26,55 @@ def new_row() -> uuid.UUID:
 
 
 class _Cancelling:
-    """Runs a coroutine in the current task, and cancels the task at the await of a number, from 1.
+    """Runs a call in the current task, and cancels the task at the wait of a number, from 1.
 
     Attributes:
-        awaits: number of awaits so far.
+        waits: number of waits so far: of the call's greenlet for an event, and of its task for a future.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int, late: bool) -> None:
         self._coroutine = coroutine
         self._at = at
         self._late = late
-        self.awaits = 0
+        self._waiter: Waiter | None = None
+        self.waits = 0
+
+    def _is_next(self) -> bool:
+        self.waits += 1
+        return self.waits == self._at
 
     def __await__(self) -> Generator[Any, Any, Any]:
         task = asyncio.current_task()
         assert task is not None
+        original_wait, original_resume = Waiter.wait, Waiter.resume
+
+        def wait(waiter: Waiter) -> Any:
+            if self._is_next():
+                if self._late:
+                    self._waiter = waiter
+                else:
+                    task.cancel()
+            return original_wait(waiter)
+
+        def resume(waiter: Waiter, value: Any = None) -> None:
+            if waiter is self._waiter:
+                # The reply is there, and the call has not been resumed yet.
+                task.cancel()
+            original_resume(waiter, value)
+
+        with patch.object(Waiter, "wait", wait), patch.object(Waiter, "resume", resume):
+            return (yield from self._steps(task))
+
+    def _steps(self, task: asyncio.Task[Any]) -> Generator[Any, Any, Any]:
         step: Callable[[], Any] = lambda: self._coroutine.send(None)  # noqa: E731
         while True:
             try:
                 awaited = step()
             except StopIteration as end:
                 return end.value
-            self.awaits += 1
-            if self.awaits == self._at:
+            if self._is_next():
                 if self._late and awaited is not None:
-                    # When the reply is there, and the task has not been resumed yet.
+                    # When the future is done, and the task has not been resumed yet.
                     awaited.add_done_callback(lambda _: task.cancel())
                 else:
                     task.cancel()
@@ -60,20 +86,20 @@ class _Cancelling:
                 step = lambda value=value: self._coroutine.send(value)  # type: ignore[misc]  # noqa: E731
 
 
-async def awaits_of(coroutine: Coroutine[Any, Any, Any]) -> int:
-    """Run a coroutine and return the number of its awaits."""
+async def waits_of(coroutine: Coroutine[Any, Any, Any]) -> int:
+    """Run a coroutine and return the number of its waits."""
     whole = _Cancelling(coroutine, 0, False)
     await whole
-    return whole.awaits
+    return whole.waits
 
 
 async def cancelled_at(coroutine: Coroutine[Any, Any, Any], at: int, *, late: bool) -> bool:
-    """Run a coroutine in a task that is cancelled at an await; return whether it was.
+    """Run a coroutine in a task that is cancelled at a wait; return whether it was.
 
     Args:
         coroutine: the call.
-        at: number of the await.
-        late: cancel when the awaited future is done, rather than at once.
+        at: number of the wait.
+        late: cancel when what it waits for is there, rather than at once.
     """
 
     async def run() -> None:
@@ -204,10 +230,10 @@ async def check_reads(store: AsyncDatastore, rows: list[uuid.UUID]) -> None:
     assert [cell.row_key if cell else None for cell in cells] == rows
 
 
-async def at_every_await(
+async def at_every_wait(
     store: AsyncDatastore, makers: Sequence[Callable[[], Case]], rows: list[uuid.UUID], *, cold: bool
 ) -> int:
-    """Cancel each call at each of its awaits, at once and late, and check after each.
+    """Cancel each call at each of its waits, at once and late, and check after each.
 
     Args:
         store: the datastore.
@@ -223,9 +249,9 @@ async def at_every_await(
         if cold:
             await store.close()
         whole = make()
-        awaits = await awaits_of(whole.call())
-        assert awaits, f"{whole.name} never waited"
-        for at in range(1, awaits + 1):
+        waits = await waits_of(whole.call())
+        assert waits, f"{whole.name} never waited"
+        for at in range(1, waits + 1):
             for late in (False, True):
                 if cold:
                     await store.close()

@@ -312,7 +312,7 @@ def test_waiting_outside_of_a_call_is_an_error() -> None:
 
     async def main() -> None:
         sleeping = asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match=r"called outside Bridge\.run"):
+        with pytest.raises(RuntimeError, match=r"wait outside Bridge\.run"):
             wait(sleeping)
         await sleeping
 

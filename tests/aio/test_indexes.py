@@ -9,7 +9,7 @@ import pytest
 import schemaless.aio
 from schemaless import NewCell
 from schemaless.store.internals import internals_of
-from tests.aio.cancelling import at_every_await, reads
+from tests.aio.cancelling import at_every_wait, reads
 from tests.store.indexes.conftest import admin_store, kept  # noqa: F401 - fixtures
 from tests.store.indexes.test_indexes import (  # noqa: F401 - collected here
     CLIENT,
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.mysql
 
 
 @pytest.mark.guarantee("aio-cancelled", "aio-cancelled-write")
-def test_a_query_cancelled_at_any_await_leaves_no_trace(kept, fresh_url, fresh_store, new_row):  # noqa: F811
+def test_a_query_cancelled_at_any_wait_leaves_no_trace(kept, fresh_url, fresh_store, new_row):  # noqa: F811
     """Queries hold connections to several servers at a time; each is closed or returned."""
     rows = [new_row() for _ in range(12)]
     fresh_store.put_cells([NewCell(row, "BASE", 1, trip(1 + number)) for number, row in enumerate(rows)])
@@ -42,7 +42,7 @@ def test_a_query_cancelled_at_any_await_leaves_no_trace(kept, fresh_url, fresh_s
                 reads("index", lambda: store._runtime.run(internals_of(store).registry.read)),
             ]
             for cold in (False, True):
-                assert await at_every_await(store, makers, rows, cold=cold) > 8
+                assert await at_every_wait(store, makers, rows, cold=cold) > 8
             found = await index.query(client=CLIENT)
             assert {row.row_key for row in found.rows} == set(rows)
 
