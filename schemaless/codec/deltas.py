@@ -299,7 +299,7 @@ class Versions:
                 body = enveloped(held[0].id << 4 | NONE.id, held[1])
             if body is None:
                 break
-            chain[cells, ref_key] = bytes(body)
+            chain[cells, ref_key] = bytes(body) if is_delta(body) else body
             with suppress(CorruptBody):
                 ref_key = base_of(body) if is_delta(body) else ref_key
         return chain

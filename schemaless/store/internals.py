@@ -15,6 +15,7 @@ from schemaless.base.keys import check_column_name, check_each
 from schemaless.cell import Cell, StoredCell
 from schemaless.codec.deltas import Payloads
 from schemaless.codec.envelope import Limits
+from schemaless.store.cells.cold_bodies import ColdBodies
 from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.cells.counting import column_share, estimate_on, exact_count
 from schemaless.store.cells.dictionaries import StoredDictionaries
@@ -67,6 +68,8 @@ class Internals:
         changes: the change feeds of the shards.
         registry: the catalog's list of secondary indexes.
         erasures: erases cells.
+        cold: says where cold files are.
+        cold_bodies: reads the documents of cold cells.
     """
 
     def __init__(
@@ -93,16 +96,18 @@ class Internals:
         self.shards = shards
         self.dictionaries: StoredDictionaries = StoredDictionaries(lambda: self.dictionary_replicas, shards.runtime)
         self.columns: ColumnCodecs = ColumnCodecs(self._read_settings, self.dictionaries, columns)
-        self.reader: Reader = Reader(shards, limits, self.dictionaries)
-        self.rows: RowReader = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.in_memory))
+        self.cold: ColdSettings = ColdSettings(lambda: self.catalog, shards.topology.name)
+        self.cold_bodies: ColdBodies = ColdBodies(shards, self.cold, limits)
+        self.reader: Reader = Reader(shards, limits, self.dictionaries, self.cold_bodies)
+        local_reader = Reader(shards, limits, self.dictionaries.in_memory, self.cold_bodies)
+        self.rows: RowReader = RowReader(shards, self.reader, local_reader)
         self.cells: Cells = Cells(shards, self.reader)
-        self.changes: Changes = Changes(shards)
+        self.changes: Changes = Changes(shards, self.cold_bodies)
         self.registry: Registry = Registry(lambda: self.catalog, shards.topology.name)
         shards.router.known_tables = self.registry.expects
         self.erasures: Erasures = Erasures(shards, self.reader, self.registry, lambda: self.catalog)
         self.policies: Policies = Policies(lambda: self.catalog, shards.topology.name)
         self.holds: Holds = self.erasures.ledger.holds
-        self.cold: ColdSettings = ColdSettings(lambda: self.catalog, shards.topology.name)
 
     @property
     def topology(self) -> Topology:
@@ -151,6 +156,7 @@ class Internals:
         legacy_only: bool = False,
         column_name: str | None = None,
         block_rows: int = _ROWS_PER_BLOCK,
+        cold: bool = True,
     ) -> Iterator[StoredCell]:
         """Read the current cells of a shard; see ``Datastore.scan_shard``.
 
@@ -161,6 +167,7 @@ class Internals:
             legacy_only: return only cells whose body has no envelope.
             column_name: return only cells of this column.
             block_rows: maximum number of rows that one statement examines when ``column_name`` is given.
+            cold: read the documents of cold cells; otherwise, their bodies are references without them.
         """
         check_shard(shard, self.topology.shard_count)
         parts: Iterable[tuple[int, int | None]] = [(after, up_to)]
@@ -170,7 +177,8 @@ class Internals:
             blocks = self.id_blocks(shard, block_rows, after=after, up_to=up_to)
             parts = ((low, high) for low, high, _ in blocks)
         run, database = partial(self.shards.run, shard), self.shards.database(shard)
-        scan = Scan(run, database, PageSize(), legacy_only, column_name, Payloads())
+        complete = partial(self.cold_bodies.completed, shard=shard) if cold else None
+        scan = Scan(run, database, PageSize(), legacy_only, column_name, Payloads(), complete)
         return (self.reader.stored(row, shard) for low, high in parts for row in scan.rows(low, high))
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:

@@ -11,11 +11,15 @@ from typing import Any, Final
 
 from schemaless.base.parts import parts
 from schemaless.codec.deltas import MAX_CHAIN, Payloads, Version, Versions, payload_bytes
-from schemaless.codec.envelope import DELTA_HEADERS, ChainedBody, base_of, is_delta, is_erased
+from schemaless.codec.envelope import DELTA_HEADERS, REFERENCE_HEAD, base_of, is_delta, is_erased, is_reference
+from schemaless.codec.references import text_bytes
 from schemaless.errors import CorruptBody
 from schemaless.store.cells.sql import Row, select_bases, select_cells
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import CELLS
+
+CHAINED_HEADERS: Final = DELTA_HEADERS | {REFERENCE_HEAD}
+"""The first two bytes of bodies that depend on other versions or on cold files."""
 
 _FIRST_STEPS: Final = 2
 """How many versions of a chain are read at once: as many as it has if they were all made deltas together."""
@@ -26,6 +30,45 @@ _ATTEMPTS: Final = 5
 """How often versions are read that erasures change at the same time."""
 
 
+class ChainedRows(list[Row]):
+    """Rows of one shard, some of whose bodies depend on other versions or on cold files.
+
+    Attributes:
+        versions: the bodies of the rows, and of the versions that they depend on.
+    """
+
+    def __init__(self, rows: Iterable[Row], versions: Versions) -> None:
+        super().__init__(rows)
+        self.versions = versions
+
+    def chained(self) -> list[Row]:
+        """Return the rows whose bodies depend on something."""
+        return [row for row in self if (row[4] or b"")[:2] in CHAINED_HEADERS]
+
+    def references(self) -> dict[Version, bytes]:
+        """Return the references among the bodies, whose documents are in cold files."""
+        return {place: body for place, body in self.versions.bodies.items() if is_reference(body)}
+
+    def completed(self) -> ChainedRows:
+        """Return the rows with the current bodies of ``versions`` for references."""
+        bodies = self.versions.bodies
+        rows = ((*row[:4], bodies[row[1:3], row[3]], row[5]) if is_reference(row[4] or b"") else row for row in self)
+        return ChainedRows(rows, self.versions)
+
+    def updated(self, rows: Sequence[Row]) -> ChainedRows:
+        """Return the rows with those in ``rows`` in place of the ones with the same key."""
+        current = {row[1:4]: row for row in rows}
+        versions = rows.versions if isinstance(rows, ChainedRows) else Versions({})
+        return ChainedRows((current.get(row[1:4], row) for row in self), versions)
+
+    def first(self, count: int) -> ChainedRows:
+        """Return the first rows. What only the others depend on is left out unless there are deltas."""
+        if not [row for row in self if is_delta(row[4])]:
+            for row in self[count:]:
+                self.versions.bodies.pop((row[1:3], row[3]), None)
+        return ChainedRows(self[:count], self.versions)
+
+
 def with_bases(
     connection: Connection,
     database: str,
@@ -34,6 +77,8 @@ def with_bases(
     payloads: Payloads | None = None,
 ) -> Sequence[Row]:
     """Return complete rows of a table of cells in which every delta has what it takes to decode it.
+
+    Rows with references to cold files are returned as ``ChainedRows``, which ``ColdBodies`` completes.
 
     No statement is sent if there is none among the bodies, or if the rows have what is needed. Whatever is wrong with
     the versions that a delta depends on is raised when its body is decoded.
@@ -47,7 +92,7 @@ def with_bases(
             only.
     """
     # Without a call per row, which would take a twentieth of the time that decoding takes.
-    if not [row for row in rows if (row[4] or b"")[:2] in DELTA_HEADERS]:
+    if not [row for row in rows if (row[4] or b"")[:2] in CHAINED_HEADERS]:
         return rows
     versions, deltas, places = Versions({}, payloads), set[Version](), list[Version]()
     for attempt in range(_ATTEMPTS):
@@ -62,10 +107,11 @@ def with_bases(
         again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in deltas], name))
         current: dict[Version, Row] = {((row[1], row[2]), row[3]): row for row in again}
         rows = [current.get(place, row) for place, row in zip(places, rows, strict=True)]
-    return [
+    completed = (
         (*row[:4], versions.body(place), row[5]) if place in deltas else row
         for place, row in zip(places, rows, strict=True)
-    ]
+    )
+    return ChainedRows(completed, versions)
 
 
 def _read_bases(connection: Connection, database: str, name: str, versions: Versions, bases: Iterable[Version]) -> bool:
@@ -141,13 +187,20 @@ def _chains(
 
 
 def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:
-    """Return as many rows, and at least one, as have deltas with payloads of ``max_bytes`` at most in total."""
-    if not [row for row in rows if type(row[4]) is ChainedBody]:
+    """Return as many rows, and at least one, as have deltas and references with ``max_bytes`` at most in total."""
+    if type(rows) is not ChainedRows:
         return rows
     total = 0
     for count, row in enumerate(rows):
-        if is_delta(row[4]):
-            total += payload_bytes(row[4])
-            if total > max_bytes and count:
-                return rows[:count]
+        total += payload_bytes(row[4]) if is_delta(row[4]) else text_bytes(row[4])
+        if total > max_bytes and count:
+            return rows.first(count)
     return rows
+
+
+def mean_bytes(rows: Sequence[Row]) -> int:
+    """Return the mean size of the bodies, where a reference counts as its document's JSON text."""
+    sizes = [len(row[4]) for row in rows]
+    if type(rows) is ChainedRows:
+        sizes = [text_bytes(row[4]) or len(row[4]) for row in rows]
+    return sum(sizes) // len(sizes)

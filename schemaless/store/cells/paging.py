@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.codec.deltas import Payloads
-from schemaless.store.cells.bases import with_bases, within_budget
+from schemaless.store.cells.bases import mean_bytes, with_bases, within_budget
 from schemaless.store.cells.sql import Row, select_page, select_page_end
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import id_range
@@ -38,8 +38,7 @@ class PageSize:
 
     def learn(self, rows: Sequence[Row]) -> None:
         """Adapt to the body sizes of a page."""
-        mean_bytes = sum([len(row[4]) for row in rows]) // len(rows)
-        self.cells = max(1, min(MAX_PAGE_CELLS, _PAGE_BYTES // (mean_bytes + 1)))
+        self.cells = max(1, min(MAX_PAGE_CELLS, _PAGE_BYTES // (mean_bytes(rows) + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Scan:
         legacy_only: return only cells whose bodies have no envelope.
         column_name: return only cells of this column.
         payloads: what pages have in common, so that deltas on a page do not need what earlier pages have read.
+        complete: adds the documents of cold cells to the rows of a page; None to leave references as they are.
     """
 
     run: Run
@@ -61,6 +61,7 @@ class Scan:
     legacy_only: bool = False
     column_name: str | None = None
     payloads: Payloads | None = None
+    complete: Callable[[Sequence[Row], Run], Sequence[Row]] | None = None
 
     def page(self, after: int, up_to: int | None, limit: int = MAX_PAGE_CELLS) -> tuple[Sequence[Row], bool]:
         """Return the next cells with ``after < added_id <= up_to`` (None for no upper limit), and whether more follow.
@@ -95,7 +96,8 @@ class Scan:
         if rows:
             self.size.learn(rows)
         fitting = within_budget(rows, MAX_PAGE_BYTES)
-        return fitting, more or len(fitting) < len(rows)
+        more = more or len(fitting) < len(rows)
+        return fitting if self.complete is None else self.complete(fitting, self.run), more
 
     def rows(self, after: int, up_to: int | None) -> Iterator[Row]:
         """Yield the cells with ``after < added_id <= up_to``, page by page."""
@@ -142,8 +144,7 @@ def read_versions(
         if len(rows) < size:
             return
         remaining = None if remaining is None else remaining - len(rows)
-        mean_bytes = max(1, sum(len(row[4]) for row in rows) // len(rows))
-        batch = max(1, min(_MAX_VERSIONS, batch * 2, _VERSIONS_BYTES // mean_bytes))
+        batch = max(1, min(_MAX_VERSIONS, batch * 2, _VERSIONS_BYTES // max(1, mean_bytes(rows))))
         if descending:
             below = rows[-1][3]
         else:

@@ -24,7 +24,7 @@ from schemaless.base.keys import (
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.deltas import Payloads
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import Limits, decode_body, is_delta
+from schemaless.codec.envelope import Limits, decode_body
 from schemaless.errors import (
     CorruptBody,
     InvalidInput,
@@ -35,7 +35,8 @@ from schemaless.errors import (
     ShardMoving,
     StaleAbsence,
 )
-from schemaless.store.cells.bases import with_bases
+from schemaless.store.cells.bases import CHAINED_HEADERS, with_bases
+from schemaless.store.cells.cold_bodies import ColdBodies
 from schemaless.store.cells.paging import read_versions
 from schemaless.store.cells.sql import (
     Row,
@@ -125,8 +126,9 @@ class Reader:
     Missing cells are not an error. Stored bytes that do not decode raise ``CorruptBody``.
     """
 
-    def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
+    def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries, cold: ColdBodies) -> None:
         self._shards = shards
+        self.cold = cold
         self._shard_count = shards.topology.shard_count
         self._limits = limits
         self.dictionaries = dictionaries
@@ -193,6 +195,11 @@ class Reader:
             rows = cast("Sequence[Row]", connection.rows(sql, check))
             return with_bases(connection, database, rows, payloads=payloads)
 
+        rows = self._run(operation, shard, source)
+        return self.cold.completed(rows, partial(self._run, shard=shard, source=source), shard)
+
+    def _run(self, operation: Callable[[Connection], Any], shard: int, source: Source) -> Any:
+        """Run an operation on a server of a shard that ``source`` allows."""
         read_from = source.read_from
         if read_from == "available":
             if shard in source.lost:
@@ -210,19 +217,18 @@ class Reader:
         """Return rows of many shards with what is needed to decode them, reading it from their primaries."""
         by_shard: dict[int, list[Row]] = {}
         for row in rows:
-            if is_delta(row[4]):
+            if row[4][:2] in CHAINED_HEADERS:
                 by_shard.setdefault(self._shard_of(row[1]), []).append(row)
         if not by_shard:
             return rows
         whole: dict[int, dict[int, Row]] = {}
-        for shard, deltas in by_shard.items():
-            complete = partial(with_bases, database=self._shards.database(shard), rows=deltas)
-            whole[shard] = {row[0]: row for row in self._shards.run(shard, complete)}
-        return [whole[self._shard_of(row[1])][row[0]] if is_delta(row[4]) else row for row in rows]
+        for shard, chained in by_shard.items():
+            run = partial(self._shards.run, shard)
+            complete = partial(with_bases, database=self._shards.database(shard), rows=chained)
+            whole[shard] = {row[0]: row for row in self.cold.completed(run(complete), run, shard)}
+        return [whole[self._shard_of(row[1])][row[0]] if row[4][:2] in CHAINED_HEADERS else row for row in rows]
 
-    def _read_replica(
-        self, shard: int, operation: Callable[[Connection], Sequence[Row]], lost: ServerError
-    ) -> Sequence[Row]:
+    def _read_replica(self, shard: int, operation: Callable[[Connection], Any], lost: ServerError) -> Any:
         """Query any replica of a shard that answers, or raise the primary's error."""
         replicas = self._shards.routing.clusters[shard].replicas
         for node in random.sample(replicas, len(replicas)):

@@ -6,23 +6,33 @@ import functools
 import itertools
 import operator
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 from schemaless.base.keys import cell_key, check_created_at, check_ref_key, check_type
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import check_length, describe_body, erasure_of, is_erased, same_put, whole_body
+from schemaless.codec.envelope import (
+    check_length,
+    describe_body,
+    erasure_of,
+    is_erased,
+    is_reference,
+    same_put,
+    whole_body,
+)
+from schemaless.codec.exact_text import exact_text
 from schemaless.codec.legacy import LOSSES, read_legacy
-from schemaless.codec.recode import recode
-from schemaless.codec.registry import LEGACY
+from schemaless.codec.references import inlined
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
     CellConflict,
     CellErased,
+    ColdStoreUnavailable,
     InvalidCell,
     LatestChanged,
     OutcomeUnknown,
@@ -32,7 +42,7 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.store.cells.bases import with_bases
+from schemaless.store.cells.bases import ChainedRows, with_bases
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
 from schemaless.store.cells.sql import (
     RETURNING,
@@ -54,6 +64,9 @@ _MAX_INSERTS: Final = 20
 
 _MAX_APPENDS: Final = 10_000
 """Maximum number of attempts at ``append_cell`` while other writers keep taking the next ref_key first."""
+
+_MAX_COLD_READS: Final = 5
+"""Maximum number of attempts at a put of existing cells whose bodies are replaced while their files are read."""
 
 _KEYS_PER_SELECT: Final = 200
 _PLACE: Final = operator.attrgetter("place")
@@ -89,17 +102,18 @@ def encoded_cell(
 def encoded_stored(
     cell: NewStoredCell, decode: Callable[[bytes], JSONDocument], dictionaries: Dictionaries
 ) -> EncodedCell:
-    """Return an encoded cell ready to write; its body is not decoded, except that a delta is made whole.
+    """Return an encoded cell ready to write; its body is not decoded, except that a delta or a reference is made whole.
 
     Raises:
-        CorruptBody: the body is a delta whose base is not at hand.
+        CorruptBody: the body is a delta whose base, or a reference whose document, is not at hand.
         InvalidInput: the cell is not a ``NewStoredCell``, or its body is not bytes.
         InvalidCell: the key or created_at is invalid.
         BodyTooLarge: the body is larger than 16 MiB - 1.
     """
     check_type(cell, NewStoredCell, "a cell")
     key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
-    body = check_length(whole_body(check_type(cell.body, bytes, "a stored body"), dictionaries, compressed=True))
+    body = inlined(check_type(cell.body, bytes, "a stored body"))
+    body = check_length(whole_body(body, dictionaries, compressed=True))
     return encoded_cell(key, body, lambda: decode(body), check_created_at(cell.created_at))
 
 
@@ -166,18 +180,25 @@ class Cells:
             CellErased: a cell existed and was erased.
             BodyTooLarge: a cell does not fit into one statement.
             OutcomeUnknown: every attempt lost its connection.
+            ColdStoreUnavailable: a cell exists and is cold, so it cannot be compared; nothing was written.
         """
         ordered = sorted(cells, key=_PLACE)
         database = self._shards.database(shard)
+        run = functools.partial(self._shards.run, shard)
 
-        def operation(connection: Connection) -> dict[Place, Put]:
+        cold: dict[tuple[Place, bytes], Row] = {}
+
+        def operation(connection: Connection) -> dict[Place, Put] | list[ChainedRows]:
             existing: dict[Place, Put] = {}
             missing = ordered
-            compare = look_first
+            compare = look_first or bool(cold)
             duplicate: DuplicateKey | None = None
             for _ in range(_MAX_INSERTS):
                 if compare:
-                    existing = self._compare(connection, database, shard, ordered)
+                    found = list(_existing_rows(connection, database, [cell.place for cell in ordered]))
+                    if unread := [part for part in found if type(part) is ChainedRows and _is_unread(part, cold)]:
+                        return unread
+                    existing = self._compare([cold.get(_stored(row), row) for row in chain(*found)], shard, ordered)
                     missing = [cell for cell in ordered if cell.place not in existing]
                 if not missing:
                     return existing
@@ -195,7 +216,16 @@ class Cells:
                 code=duplicate.code,
             )
 
-        return self._shards.run(shard, operation, writes=True)
+        for _ in range(_MAX_COLD_READS):
+            result = self._shards.run(shard, operation, writes=True)
+            if isinstance(result, dict):
+                return result
+            # Nothing was written. Files are read without a connection, and then the cells are compared.
+            for rows in result:
+                cold |= {_stored(row): row for row in self._reader.cold.completed(rows, run, shard)}
+        raise ColdStoreUnavailable(
+            f"of {self._shards.topology.name}", f"the cells were changed during each of {_MAX_COLD_READS} attempts"
+        )
 
     def append_on_shard(
         self,
@@ -291,10 +321,8 @@ class Cells:
             unknown.retry_after_s = error.retry_after_s
             raise unknown from error
 
-    def _compare(
-        self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]
-    ) -> dict[Place, Put]:
-        """Return a ``Put`` for each cell that already exists with an equal document.
+    def _compare(self, rows: Iterable[Row], shard: int, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
+        """Return a ``Put`` for each cell of which ``rows`` has one with an equal document.
 
         Raises:
             CellConflict: a cell exists with another body.
@@ -303,7 +331,7 @@ class Cells:
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
         refusals: list[CellConflict | CellErased] = []
-        for row in _existing_rows(connection, database, list(wanted)):
+        for row in rows:
             stored = self._reader.stored(row, shard)
             cell = wanted[row[1:4]]
             erasure = erasure_of(stored.body)
@@ -333,12 +361,21 @@ def _same_document(one: EncodedCell, other: EncodedCell) -> bool:
     return same_put(one.document(), other.document())
 
 
-def _existing_rows(connection: Connection, database: str, places: Sequence[Place]) -> Iterator[Row]:
+def _stored(row: Row) -> tuple[Place, bytes]:
+    return row[1:4], bytes(row[4])
+
+
+def _is_unread(rows: ChainedRows, known: Container[tuple[Place, bytes]]) -> bool:
+    """Return whether cold files have to be read for some of these rows."""
+    return bool(rows.references()) and any(_stored(row) not in known for row in rows.chained())
+
+
+def _existing_rows(connection: Connection, database: str, places: Sequence[Place]) -> Iterator[Sequence[Row]]:
     """Yield the rows that exist, read outside of any transaction."""
     for start in range(0, len(places), _KEYS_PER_SELECT):
         part = places[start : start + _KEYS_PER_SELECT]
         rows: Any = connection.rows(select_cells(database, part), only_requested(set(part), PLACE))
-        yield from with_bases(connection, database, rows)
+        yield with_bases(connection, database, rows)
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int:
@@ -366,9 +403,9 @@ def _added_id(connection: Connection, database: str, place: Place) -> int | None
 
 def _lossy_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
     """Return the JSON text of a body if parsing loses something, such as a duplicate key; otherwise None."""
-    if not describe_body(body).is_text:
+    if not is_reference(body) and not describe_body(body).is_text:
         return None
-    text = recode(body, LEGACY, dictionaries=dictionaries).body
+    text = bytes(exact_text(body, dictionaries=dictionaries)[0])
     return text if read_legacy(text).keep_reason in LOSSES else None
 
 

@@ -26,8 +26,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.codec.deltas import Payloads
-from schemaless.codec.envelope import is_delta
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
+from schemaless.store.cells.bases import CHAINED_HEADERS
+from schemaless.store.cells.cold_bodies import ColdBodies
 from schemaless.store.cells.paging import MAX_PAGE_BYTES, PageSize, Scan
 from schemaless.store.cells.sql import Row, select_block_end
 from schemaless.store.feed.settled_ids import SettledIds
@@ -72,10 +73,12 @@ class Changes:
 
     Attributes:
         shards: the datastore's shards.
+        cold: reads the documents of cold cells; None to return their references.
         settled: the settled ids of each shard.
     """
 
     shards: Shards
+    cold: ColdBodies | None = None
     settled: SettledIds = field(init=False)
     _sizes: dict[int, PageSize] = field(default_factory=dict)
 
@@ -168,7 +171,7 @@ class Changes:
         if last - location != len(rows) and last > mark:
             return None
         cells = [row[:6] for row in rows if column_name is None or row[2] == column_name]
-        if any(cell[4] is None or is_delta(cell[4]) for cell in cells):
+        if any(cell[4] is None or cell[4][:2] in CHAINED_HEADERS for cell in cells):
             return None
         return RowPage(cells, last)
 
@@ -321,7 +324,15 @@ class Changes:
         """Return the next cells, and whether more may follow."""
         size = self._sizes.setdefault(spot.shard, PageSize())
         run = partial(self._ask, spot, spot.node)
-        scan = Scan(run, self.shards.database(spot.shard), size, column_name=column_name, payloads=payloads)
+        complete = None if self.cold is None else partial(self.cold.completed, shard=spot.shard)
+        scan = Scan(
+            run,
+            self.shards.database(spot.shard),
+            size,
+            column_name=column_name,
+            payloads=payloads,
+            complete=complete,
+        )
         return scan.page(after, up_to, limit)
 
     def _check_location(self, spot: Spot, location: int) -> None:

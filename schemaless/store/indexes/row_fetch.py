@@ -105,7 +105,7 @@ class RowReader:
         def on_row(row_key: bytes, cells: LatestCells) -> None:
             row = _decoded(self._local_reader, row_key, shard_of[row_key], names, cells)
             if row.damaged:
-                # The body may only need a dictionary that is not in memory.
+                # The body may only need a dictionary that is not in memory, or be in a cold file.
                 undecoded[row_key] = cells
             else:
                 converted[row_key] = convert(row)
@@ -113,6 +113,9 @@ class RowReader:
         for start in range(0, len(row_keys), _ROWS_PER_ROUND_TRIP):
             part = row_keys[start : start + _ROWS_PER_ROUND_TRIP]
             self._fetch({row_key: shard_of[row_key] for row_key in part}, names, on_row, while_waiting)
+        completed = self._reader.completed([cell for cells in undecoded.values() for cell in cells.values()])
+        for cell in completed:
+            undecoded[cell[1]][cell[2]] = cell
         for row_key in row_keys:
             if row_key not in converted:
                 cells = undecoded.get(row_key, {})

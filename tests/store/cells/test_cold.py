@@ -1,0 +1,238 @@
+"""Cold cells: every read returns them as if their documents were in the database, or says what is wrong with a file."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import schemaless
+import schemaless.aio
+from schemaless import (
+    CellConflict,
+    ColdBodyMissing,
+    ColdFileDamaged,
+    ColdStoreUnavailable,
+    InvalidInput,
+    NewCell,
+    NewStoredCell,
+    connect,
+)
+from schemaless.codec.deltas import encode_delta
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.envelope import is_reference, tombstone
+from schemaless.store.cold.content import without_documents
+from schemaless.store.cold.fetching import cache
+from schemaless.store.cold.files import ShardFiles
+from schemaless.store.internals import internals_of
+from tests.cold import ColdMaker
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+COUNT = 12
+
+
+def document(ref_key):
+    return {"legs": [{"from": f"A{number}", "at": -0.0} for number in range(900)], "n": ref_key}
+
+
+@pytest.fixture
+def store(fresh_store):
+    return fresh_store
+
+
+@pytest.fixture
+def make_cold(store, by_hand, tmp_path):
+    return ColdMaker(store, by_hand(store), tmp_path)
+
+
+@pytest.fixture
+def cold_file(store, row, make_cold):
+    """A row with some versions, all but the last of them in a file."""
+    for ref_key in range(1, COUNT + 1):
+        store.put_cell(row, "BASE", ref_key, document(ref_key))
+    stored = list(store.get_stored_versions(row, "BASE", descending=False, limit=None))
+    return make_cold(stored[:-1])
+
+
+def path_of(make_cold, file):
+    return make_cold.target.open_input(file.name)
+
+
+def forgetful(store):
+    """Return another connection, which knows no file yet."""
+    cache().clear()
+    return connect(str(internals_of(store).url))
+
+
+def test_every_call_returns_the_documents_of_cold_cells(store, tail_store, row, cold_file):
+    """By key, by row, descending, from the feed, from a scan and in Arrow batches; stored cells decode."""
+    shard = store.shard_of(row)
+    expected = [(ref_key, document(ref_key)) for ref_key in range(1, COUNT + 1)]
+
+    def found(cells):
+        return sorted((cell.ref_key, cell.body) for cell in cells if cell.row_key == row)
+
+    assert [store.get_cell(row, "BASE", ref_key).body for ref_key, _ in expected] == [body for _, body in expected]
+    assert found(store.get_versions(row, "BASE", limit=None)) == expected
+    assert found(tail_store.iter_shard(shard)) == expected
+    stored = [cell for cell in store.scan_shard(shard) if cell.row_key == row]
+    assert [is_reference(cell.body) for cell in stored] == [True] * (COUNT - 1) + [False]
+    assert [(cell.ref_key, cell.decode().body) for cell in stored] == expected
+    batches = store.arrow("BASE", shards=[shard]).read_all().to_pylist()
+    assert len([batch for batch in batches if batch["row_key"] == str(row)]) == COUNT
+
+    async def read():
+        async with await schemaless.aio.connect(str(internals_of(store).url)) as opened:
+            cells = await asyncio.gather(*(opened.get_cell(row, "BASE", ref_key) for ref_key, _ in expected))
+            versions = [cell async for cell in opened.get_versions(row, "BASE", limit=None)]
+            return found(cells), found(versions)
+
+    cache().clear()
+    assert asyncio.run(read()) == (expected, expected)
+
+
+def test_latest_cells_may_be_cold(store, new_row, make_cold):
+    """Many at once, whole rows, and rows that are fetched for an index."""
+    rows = [new_row() for _ in range(20)]
+    store.put_cells([NewCell(row, name, 1, document(7)) for row in rows for name in ("BASE", "NOTE")])
+    by_shard = {}
+    for row in rows:
+        by_shard.setdefault(store.shard_of(row), []).extend(store.get_stored_versions(row, "BASE"))
+    for cells in by_shard.values():
+        make_cold(cells)
+    latest = store.get_cells_latest([(row, name) for row in rows for name in ("BASE", "NOTE")])
+    assert len(latest) == 40
+    assert all(cell.body == document(7) for cell in latest.values())
+    found = store.get_rows(rows)
+    assert {row: sorted(cells) for row, cells in found.items()} == {row: ["BASE", "NOTE"] for row in rows}
+    assert all(cell.body == document(7) for cells in found.values() for cell in cells.values())
+    assert store.get_row(rows[0])["BASE"].body == document(7)
+    with forgetful(store) as other:
+        keys = [row.bytes for row in rows]
+        fetched = internals_of(other).rows.read(keys, ["BASE"], lambda row: (row.damaged, row.documents["BASE"]))
+    assert fetched == [({}, document(7))] * 20
+
+
+def test_a_put_of_a_cold_cell_compares_documents(store, row, cold_file):
+    """The same document is no new cell, and another one is a conflict; a batch too."""
+    assert not store.put_cell(row, "BASE", 1, document(1)).created
+    with pytest.raises(CellConflict) as caught:
+        store.put_cell(row, "BASE", 1, document(2))
+    assert caught.value.stored.body == document(1)
+    cells = [NewCell(row, "BASE", ref_key, document(ref_key)) for ref_key in range(1, COUNT + 2)]
+    puts = store.put_cells(cells)
+    assert [put.created for put in puts] == [False] * COUNT + [True]
+    assert not any(put.created for put in store.put_cells(cells, look_first=True))
+    assert store.append_cell(row, "BASE", {"a": 1}).key.ref_key == COUNT + 2
+
+
+def test_stored_cells_are_copied_with_their_documents(store, row, cold_file, new_row):
+    """A copy does not refer to a file of another cell."""
+    copy = new_row()
+    stored = list(store.get_stored_versions(row, "BASE", limit=None))
+    store.put_stored_cells([NewStoredCell(copy, cell.column_name, cell.ref_key, cell.body) for cell in stored])
+    assert [cell.body for cell in store.get_versions(copy, "BASE")] == [
+        cell.body for cell in store.get_versions(row, "BASE")
+    ]
+    assert not any(is_reference(cell.body) for cell in store.get_stored_versions(copy, "BASE"))
+    with pytest.raises(ColdBodyMissing, match="is not available here"):
+        store.put_stored_cells([NewStoredCell(copy, "BASE", 99, bytes(stored[-1].body))])
+
+
+def test_a_delta_may_have_a_cold_base(store, row, cold_file, make_cold):
+    """The base's document is read from its file."""
+    dumps = ENGINE.msgpack.dumps
+    body = encode_delta(ENGINE.msgpack, dumps(document(2)), 3, dumps(document(3)))
+    make_cold.write(store.shard_of(row), store.get_cell(row, "BASE", 2).added_id, body)
+    assert store.get_cell(row, "BASE", 2).body == document(2)
+    assert [cell.body for cell in store.get_versions(row, "BASE", limit=None)][-2] == document(2)
+    assert not store.put_cell(row, "BASE", 2, document(2)).created
+
+
+def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, make_cold):
+    """The cell and its file are read again: a new generation, a tombstone, a body that is whole again."""
+    files, shard = ShardFiles(make_cold.shards, store.shard_of(row)), store.shard_of(row)
+    assert store.get_cell(row, "BASE", 1).body == document(1)
+    erased = store.get_cell(row, "BASE", 2)
+    content = without_documents(make_cold.target.read(cold_file.name), {erased.added_id})
+    rewritten = files.list_new(
+        cold_file.incarnation, cold_file.first_id, cold_file.last_id, file_id=cold_file.file_id, generation=1
+    )
+    make_cold.target.put(rewritten.name, content.data, "test")
+    assert files.publish(rewritten, {"file_bytes": len(content.data), "sha256": content.sha256}, cold_file)
+    make_cold.target.delete([cold_file.name])
+    cache().clear()
+    assert store.get_cell(row, "BASE", 1).body == document(1)
+    with pytest.raises(ColdBodyMissing, match="does not have it any more"):
+        store.get_cell(row, "BASE", 2)
+    make_cold.write(shard, erased.added_id, tombstone(7))
+    assert store.get_cell(row, "BASE", 2) is None
+    # An older backup of the shard lists the first generation, and a reader finds the later one.
+    database = make_cold.shards.database(shard).encode()
+    make_cold.shards.execute(shard, b"DELETE FROM `%b`.cold_file WHERE generation=1" % database)
+    make_cold.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
+    with forgetful(store) as other:
+        assert other.get_cell(row, "BASE", 1).body == document(1)
+
+
+def test_faults_of_files_name_the_cell(store, row, cold_file, make_cold):
+    """Other cells are read; nothing is changed."""
+    path = path_of(make_cold, cold_file)
+    content = make_cold.target.read(cold_file.name)
+    cell = store.get_cell(row, "BASE", 1)
+    for damage, error in ((content[:-1], ColdFileDamaged), (None, ColdBodyMissing)):
+        make_cold.target.delete([cold_file.name])
+        if damage is not None:
+            make_cold.target.put(cold_file.name, damage, "test")
+        cache().clear()
+        with pytest.raises(error) as caught:
+            store.get_cell(row, "BASE", 1)
+        assert caught.value.key == cell.key
+        assert caught.value.file == cold_file.file_id
+        assert store.get_cell(row, "BASE", COUNT).body == document(COUNT)
+        stored = list(store.get_stored_versions(row, "BASE", limit=None))
+        assert len(stored) == COUNT
+    assert path.endswith(".parquet")
+
+
+def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_row, cold_file, make_cold, tmp_path):
+    """Hot cells are read and written, in the same batch too, and no breaker opens."""
+    elsewhere = tmp_path / "file"
+    elsewhere.write_text("not a folder")
+    internals = internals_of(store)
+    name = store.name.encode()
+    root = make_cold.shards.pool_for(internals.catalog.node)
+    root.execute(b"UPDATE `%b`.cold_store SET uri='%b'" % (name, str(elsewhere).encode()))
+    with forgetful(store) as other:
+        with pytest.raises(ColdStoreUnavailable, match="cannot be read") as caught:
+            other.get_cell(row, "BASE", 1)
+        assert caught.value.retryable
+        assert other.get_cell(row, "BASE", COUNT).body == document(COUNT)
+        others = [new_row() for _ in range(20)]
+        cells = [NewCell(row, "BASE", 1, document(1)), *(NewCell(each, "BASE", 1, {"a": 1}) for each in others)]
+        with pytest.raises(schemaless.BatchError) as batch:
+            other.put_cells(cells)
+        assert {type(cause) for cause in batch.value.causes.values()} == {ColdStoreUnavailable}
+        assert list(batch.value.causes) == [store.shard_of(row)]
+        assert len(batch.value.written) == len([each for each in others if store.shard_of(each) != store.shard_of(row)])
+    root.execute(b"DELETE FROM `%b`.cold_store" % name)
+    with forgetful(store) as other, pytest.raises(ColdStoreUnavailable, match="the catalog does not say where it is"):
+        other.get_cell(row, "BASE", 1)
+
+
+def test_the_store_can_be_pinned(store, row, cold_file, tmp_path, monkeypatch):
+    """A catalog that names another place is not believed."""
+    for prefix, is_within in (
+        (tmp_path, True),
+        (tmp_path.parent, True),
+        (f"{tmp_path}x", False),
+        (str(tmp_path)[:-1], False),
+    ):
+        monkeypatch.setenv("SCHEMALESS_COLD_PREFIX", str(prefix))
+        with forgetful(store) as other:
+            if is_within:
+                assert other.get_cell(row, "BASE", 1).body == document(1)
+            else:
+                with pytest.raises(InvalidInput, match="SCHEMALESS_COLD_PREFIX demands"):
+                    other.get_cell(row, "BASE", 1)
