@@ -62,6 +62,7 @@ if [ "${1:-}" = all ]; then
 elif [ -n "$processes" ]; then
     (
         processes=$(((processes + 2) / 3))
+        [ $processes -gt 1 ] || processes=
         suite 0 "${SERVER:-mariadb}" 'twice and not long'
     ) >build/second.log 2>&1 &
     second=$!
