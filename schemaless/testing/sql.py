@@ -19,6 +19,11 @@ def truncate_table(database: str, table: str) -> bytes:
     return b"TRUNCATE TABLE %b" % quoted_table(database, table)
 
 
+def delete_rows(database: str, table: str) -> bytes:
+    """Delete all rows of a table."""
+    return b"DELETE FROM %b" % quoted_table(database, table)
+
+
 def select_rows(database: str, table: str) -> bytes:
     """Select all rows of a table."""
     return b"SELECT * FROM %b" % quoted_table(database, table)
