@@ -36,6 +36,7 @@ class Accounts:
         self.password = password
         self._prefix = prefix
         self._urls = {parse_url(url).node: url for url in servers}
+        self._allowed: set[tuple[Role, str, int]] = set()
         with closing(connect(servers[0], password)) as connection:
             self._mariadb = "mariadb" in str(connection.get_server_info()).lower()
 
@@ -56,7 +57,14 @@ class Accounts:
         return type(self.servers)([self.url(role, url) for url in self.servers])
 
     def allow(self, role: Role, name: str, shard_count: int, **options: Any) -> None:
-        """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers."""
+        """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers.
+
+        Without options, it is given once for each name: databases that are dropped and made again leave it.
+        """
+        if not options:
+            if (role, name, shard_count) in self._allowed:
+                return
+            self._allowed.add((role, name, shard_count))
         nodes = list(self._urls)
         topology = new_topology(name, shard_count, nodes)
         for part in grants(role, self.account(role), topology, nodes[0], mariadb=self._mariadb, **options):
