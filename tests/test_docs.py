@@ -14,11 +14,11 @@ import pytest
 
 from schemaless import errors
 from tests.cases import each
+from tests.test_house import ROOT, nodes_of, relative
 from tools import reference, wrap
 
 pytestmark = pytest.mark.once
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/logs/*.md", "schemaless/**/*.md", "migrations/*.md")
@@ -29,10 +29,6 @@ WITH_EXAMPLES = sorted(
     for path in ROOT.glob("schemaless/**/*.py")
     if re.search(r"^\s*>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
 )
-
-
-def relative(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
 
 
 def prose(page: Path) -> str:
@@ -175,7 +171,7 @@ def said_in(folder: Path) -> set[str]:
     """Return every string in the code but docstrings, and of those with values in them the parts between."""
     found = set()
     for path in folder.glob("**/*.py"):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        nodes = nodes_of(path)
         alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         strings = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone)
         found |= {node.value for node in strings if isinstance(node.value, str)}

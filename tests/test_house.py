@@ -127,7 +127,7 @@ def test_every_test_has_a_docstring(path):
     """Each test says in one line what holds."""
     tests = [
         node
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     ]
 
