@@ -17,6 +17,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.internals import internals_of
+from tests.cases import each
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, everything, load
 
@@ -166,8 +167,8 @@ def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_ur
     assert (finalised.code, "no migration yet" in finalised.err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         (("--sample", "much"), "--sample takes a share over 0 and below 1, such as 1% or 0.01, got 'much'"),
         (("--sample", "100%"), "over 0 and below 1, such as 1% or 0.01, got '100%'"),

@@ -97,7 +97,7 @@ def stored(store: Datastore) -> dict[Key, tuple[int, datetime, Any]]:
 
 @pytest.mark.guarantee("retention-exact")
 @pytest.mark.myrocks
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_a_run_erases_what_a_model_lets_expire_and_nothing_else(
     fresh_store: Datastore, erase_store: Datastore, seed: int
 ) -> None:

@@ -19,6 +19,7 @@ from schemaless.ops.failover.adopt import adopt
 from schemaless.ops.failover.lost import settle_lost, unsettled
 from schemaless.store.internals import internals_of
 from tests.accounts import Accounts, accounts_on
+from tests.cases import each
 from tests.promotion import caught_up, promoted, read_only, semi_synchronous, sql, word
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -85,9 +86,9 @@ def at(own_accounts: Accounts) -> Callable[[LocalServer], str]:
 
 @pytest.fixture
 def url(name: str, own_accounts: Accounts, at: Callable[..., str], replicated: LocalServer, other: LocalServer) -> str:
-    """A new datastore: the catalog and shards 0 and 1 on the server that has a replica, shards 2 and 3 elsewhere."""
-    own_accounts.allow_admin_anywhere(name, 4)
-    return schemaless.create(name, 4, [at(replicated), at(other)])
+    """A new datastore: the catalog and shard 0 on the server that has a replica, shard 1 elsewhere."""
+    own_accounts.allow_admin_anywhere(name, 2)
+    return schemaless.create(name, 2, [at(replicated), at(other)])
 
 
 def test_a_checked_replica_is_added_and_read_from(url, at, replicated, replica, row):
@@ -104,7 +105,7 @@ def test_a_checked_replica_is_added_and_read_from(url, at, replicated, replica, 
         who = b"SELECT @@server_id"
         assert internals_of(store).shards.rows(0, who) == ((1,),)
         assert internals_of(store).shards.rows(0, who, read_from="replica") == ((1001,),)
-        assert internals_of(store).shards.rows(2, who, read_from="replica") == ((1,),), "a cluster without a replica"
+        assert internals_of(store).shards.rows(1, who, read_from="replica") == ((1,),), "a cluster without a replica"
         sql(replica, f"STOP {word(replica)} SQL_THREAD")
         try:
             store.put_cell(row, "BASE", 1, {"n": 1})
@@ -140,7 +141,7 @@ def test_a_server_that_does_not_replicate_is_refused(url, at, name, replicated, 
         sql(replica, f"START {word(replica)}")
     token = f"{name}_heartbeat.heartbeat_token (cluster, writer, token) VALUES ('cluster-1', 'old', REPEAT('x', 16))"
     sql(replicated, f"INSERT INTO {token}")
-    for database in (f"{name}_0000", f"{name}_0001", f"{name}_heartbeat"):
+    for database in (f"{name}_0000", f"{name}_heartbeat"):
         copy_database(replicated, stranger, database)
     with pytest.raises(TopologyError, match="did not arrive"):
         nodes.add_replica(url, "cluster-1", at(stranger), timeout_s=0.2)
@@ -176,21 +177,21 @@ def test_replica_without_a_shard_is_refused(url, at, name, replicated, replica):
     """A replica that filters databases is detected by its missing shards."""
     nodes.add_replica(url, "cluster-1", at(replica))
     nodes.remove_replica(url, "cluster-1", at(replica))
-    table = f"{name}_0001.shard_identity"
+    table = f"{name}_0000.shard_identity"
     sql(replica, "SET GLOBAL read_only = 0", "SET sql_log_bin = 0", f"UPDATE {table} SET shard = 7")
     try:
-        with pytest.raises(ShardIdentityMismatch, match=f"'{name}_0001' on .* is shard 7"):
+        with pytest.raises(ShardIdentityMismatch, match=f"'{name}_0000' on .* is shard 7"):
             nodes.add_replica(url, "cluster-1", at(replica))
     finally:
-        sql(replica, "SET sql_log_bin = 0", f"UPDATE {table} SET shard = 1", "SET GLOBAL read_only = 1")
+        sql(replica, "SET sql_log_bin = 0", f"UPDATE {table} SET shard = 0", "SET GLOBAL read_only = 1")
         if replica.flavour == "mysql":
             sql(replica, "SET GLOBAL super_read_only = 1")
 
     assert addresses(url, "cluster-1")["replicas"] == []
 
 
-@pytest.mark.parametrize(
-    ("cluster", "address", "complaint"),
+@each(
+    "cluster, address, complaint",
     [
         ("cluster-3", "mysql://db-9/", "has no cluster 'cluster-3'; its clusters are cluster-1, cluster-2"),
         ("cluster-1", "mysql://db-9/trips", "of a server, not of a database"),

@@ -93,48 +93,53 @@ def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy,
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b'{"n": 123456789012345678901234567890}', "integer"),
-        (b'{"s": "\\ud800"}', "surrogate"),
-        (b'{"a": 1, "a": 2}', "duplicate"),
-        (b"[1e999]", "double"),
-    ],
-)
-def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, reason, migrate_store):
-    """The exact text is kept in an envelope, counted by reason, and skipped by the next run."""
-    padded = text[:-1] + b" " * 200 + text[-1:]
-    fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, padded)])
-    total = migrate.run(migrate_store).total()
-    cell = next(fresh_store.get_stored_versions(row, "A"))
+KEPT_AS_TEXT = {
+    "integer": b'{"n": 123456789012345678901234567890}',
+    "surrogate": b'{"s": "\\ud800"}',
+    "duplicate": b'{"a": 1, "a": 2}',
+    "double": b"[1e999]",
+}
 
-    assert [(count, reason in name) for name, count in total.kept_as_text.items()] == [(1, True)]
-    assert describe_body(cell.body).name == "json+zlib"
-    assert fresh_store.get_cell(row, "A", 1).body == json.loads(padded)
+
+def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, new_row, migrate_store):
+    """The exact text is kept in an envelope, counted by reason, and skipped by the next run."""
+    rows = {reason: new_row() for reason in KEPT_AS_TEXT}
+    padded = {reason: text[:-1] + b" " * 200 + text[-1:] for reason, text in KEPT_AS_TEXT.items()}
+    fresh_store.put_stored_cells([NewStoredCell(rows[reason], "A", 1, padded[reason]) for reason in KEPT_AS_TEXT])
+    total = migrate.run(migrate_store).total()
+
+    assert list(total.kept_as_text.values()) == [1] * 4
+    for reason, row in rows.items():
+        assert [reason in name for name in total.kept_as_text].count(True) == 1
+        cell = next(fresh_store.get_stored_versions(row, "A"))
+        assert describe_body(cell.body).name == "json+zlib"
+        assert fresh_store.get_cell(row, "A", 1).body == json.loads(padded[reason])
     assert migrate.run(migrate_store).tallies == {}
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\x1f\x8b\x08\x00rest", b"[" * 100_000]
-)
-def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body, migrate_store, by_hand):
-    """An unreadable body is unchanged and reported with its cell, and the others are re-encoded."""
-    rows = [new_row() for _ in range(3)]
-    fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, b'{"fine": true}') for row in rows])
-    shard = fresh_store.shard_of(rows[1])
-    by_hand(fresh_store).execute(
-        shard,
-        b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
-        % (internals_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
-    )
+UNREADABLE = [b"", b"{", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\x1f\x8b\x08\x00rest", b"[" * 100_000]
+
+
+def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, migrate_store, by_hand):
+    """Unreadable bodies are unchanged and reported with their cells, and the others are re-encoded."""
+    sound, spoiled = [new_row() for _ in range(12)], {new_row(): body for body in UNREADABLE}
+    fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, b'{"fine": true}') for row in [*sound, *spoiled]])
+    for row, body in spoiled.items():
+        shard = fresh_store.shard_of(row)
+        by_hand(fresh_store).execute(
+            shard,
+            b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
+            % (internals_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), row.hex.encode()),
+        )
     report = migrate.run(migrate_store)
 
-    assert report.total().cells == 2
-    assert report.total().left.total() == 1
-    assert report.total().left_bytes == len(body)
-    assert [(failure.key.row_key, failure.shard) for failure in report.failures] == [(rows[1], shard)]
-    assert next(fresh_store.get_stored_versions(rows[1], "A")).body == body
+    assert report.total().cells == 12
+    assert report.total().left.total() == 6
+    assert report.total().left_bytes == sum(map(len, UNREADABLE))
+    assert {(failure.key.row_key, failure.shard) for failure in report.failures} == {
+        (row, fresh_store.shard_of(row)) for row in spoiled
+    }
+    assert {row: next(fresh_store.get_stored_versions(row, "A")).body for row in spoiled} == spoiled
 
 
 def test_run_to_legacy_restores_the_documents_as_text(fresh_store, legacy, migrate_store):

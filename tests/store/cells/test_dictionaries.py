@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -36,6 +37,7 @@ from schemaless.store.cells.column_codecs import ColumnCodecs, ColumnSetting, se
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica, Stored
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
+from tests.cases import each
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 
 Sql = Callable[[str], None]
@@ -99,10 +101,12 @@ def test_cells_of_a_column_are_written_with_its_dictionary(
             store.put_cell(row, COLUMN, 1, {"another": "document"})
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-@pytest.mark.parametrize("there", ["nothing", "dictionary", "another dictionary", "legacy", "msgpack+zlib"])
+THERE = ("nothing", "dictionary", "another dictionary", "legacy", "msgpack+zlib")
+
+
+@each("there, trusted", itertools.product(THERE, (False, True)))
 def test_put_stored_cells_with_a_dictionary_creates_finds_or_conflicts(
-    fresh_store: Datastore, admin: Datastore, there: str, trusted: bool
+    fresh_store: Datastore, admin: Datastore, new_row: Callable[[], uuid.UUID], there: str, trusted: bool
 ) -> None:
     """Putting a body with a dictionary over any existing body is created, equal or in conflict, as for other bodies."""
     codecs = {
@@ -111,7 +115,7 @@ def test_put_stored_cells_with_a_dictionary_creates_finds_or_conflicts(
         "legacy": codec_named("legacy"),
         "msgpack+zlib": DEFAULT,
     }
-    row = uuid.uuid5(uuid.NAMESPACE_OID, "a row of its own")
+    row = new_row()
     with_it = [NewStoredCell(row, COLUMN, 1, encode_body(document(n), codecs["dictionary"])) for n in (1, 2)]
     if there != "nothing":
         fresh_store.put_stored_cells([NewStoredCell(row, COLUMN, 1, encode_body(document(1), codecs[there]))])
