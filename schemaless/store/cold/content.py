@@ -301,7 +301,10 @@ def _read_group(
             f"row group {number} claims {sum(sizes):,} bytes, more than a document may have ({max_text_bytes:,})"
         )
     table = parquet.read_row_group(number, columns=list(_READ), use_threads=False)
-    row_keys, names, ref_keys, bodies = (table.column(name).combine_chunks() for name in _READ)
+    # A row group is one chunk; combining chunks would copy it.
+    row_keys, names, ref_keys, bodies = (
+        column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in map(table.column, _READ)
+    )
     if footer is None:
         footer = Footer(metadata, 4 * metadata.serialized_size)
     return Group((row_keys, names, ref_keys, bodies), table.nbytes), footer

@@ -87,15 +87,13 @@ class _Process:
         self.pending: dict[tuple[Any, ...], Future[Group]] = {}
         self._threads: ThreadPoolExecutor | None = None
 
-    def submit(self, target: Target, wanted: Wanted, max_text_bytes: int) -> Future[Group]:
+    def submit(self, target: Target, wanted: Wanted, max_text_bytes: int) -> Group | Future[Group]:
         key = target.uri, wanted.name, wanted.group
         with self.lock:
-            known = self.cache.get(key)
+            known: Group | None = self.cache.get(key)
             if known is not None:
                 self.cache.hits += 1
-                done: Future[Group] = Future()
-                done.set_result(known)
-                return done
+                return known
             pending = self.pending.get(key)
             if pending is not None:
                 return pending
@@ -165,13 +163,16 @@ def fetch(
     load_cold()
     cache()
     remaining = iter(wanted)
-    ahead: deque[tuple[Wanted, Future[Group]]] = deque()
+    ahead: deque[tuple[Wanted, Group | Future[Group]]] = deque()
     while True:
         while len(ahead) < _AHEAD and (request := next(remaining, None)) is not None:
             ahead.append((request, _process.submit(target, request, max_text_bytes)))
         if not ahead:
             return
         request, future = ahead.popleft()
+        if isinstance(future, Group):
+            yield request, future
+            continue
         found: Group | FileNotFoundError | Damaged
         try:
             found = future.result() if future.done() else runtime.result(future, timeout_s)

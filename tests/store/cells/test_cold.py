@@ -25,6 +25,7 @@ from schemaless.store.cold.content import without_documents
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.internals import internals_of
+from schemaless.wire.connection import Connection
 from tests.cold import ColdMaker
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -90,6 +91,26 @@ def test_every_call_returns_the_documents_of_cold_cells(store, tail_store, row, 
 
     cache().clear()
     assert asyncio.run(read()) == (expected, expected)
+
+
+def test_a_cold_cell_takes_the_statements_of_a_hot_one(store, row, cold_file, monkeypatch):
+    """Once the file is known: one, for any number of cells; and a put of a cold cell compares once more."""
+    sent, rows = [], Connection.rows
+    monkeypatch.setattr(
+        Connection, "rows", lambda connection, sql, check=None: sent.append(sql) or rows(connection, sql, check)
+    )
+
+    def count(call):
+        sent.clear()
+        call()
+        return len(sent)
+
+    assert count(lambda: store.get_cell(row, "BASE", COUNT)) == 1
+    assert count(lambda: store.get_cell(row, "BASE", 1)) == 3  # where the store is, and the file
+    assert count(lambda: store.get_cell(row, "BASE", 2)) == 1
+    assert count(lambda: list(store.get_versions(row, "BASE", limit=8))) == 1
+    assert count(lambda: store.put_cell(row, "BASE", 3, document(3))) == 2
+    assert count(lambda: store.put_cell(row, "BASE", COUNT, document(COUNT))) == 1
 
 
 def test_latest_cells_may_be_cold(store, new_row, make_cold):
