@@ -119,6 +119,7 @@ def _what_if(name: str, table: Any) -> WhatIf:
         ("text", str, "text"),
         ("codec", str, "the name of a codec"),
         ("history", bool, "true or false"),
+        ("dictionary", bool, "true or false"),
         ("engine", str, "the name of a storage engine"),
         ("rebuilt", bool, "true or false"),
         ("retention", dict, 'a table such as { LOG = "400 days" }'),

@@ -19,7 +19,7 @@ from schemaless.planning.capacity.planning import Comparison, GrowthOfAll, Savin
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.whatif import RETENTION
-from schemaless.planning.sampling.column_trials import HISTORY
+from schemaless.planning.sampling.column_trials import DICTIONARY, HISTORY, WITH_DICTIONARY
 from schemaless.schema.engines import ENGINES
 from schemaless.store.erasures.retention import parse_policy
 
@@ -92,7 +92,10 @@ def _with_scenarios(collected: Collected, options: Asked) -> Asked:
         for (column, kept), share in newest.trials.superseded.items()
         if kept == 1 and share >= _LEAST_SUPERSEDED and column not in collected.policies
     )
-    return replace(options, engine=engines[0] if engines else None, what_ifs=versions)
+    name = WITH_DICTIONARY.name
+    dictionaries = (WhatIf(name=f"{name}{DICTIONARY}", codec=name, dictionary=True),)
+    what_ifs = (*versions, *(dictionaries if newest.trials.dictionaries else ()))
+    return replace(options, engine=engines[0] if engines else None, what_ifs=what_ifs)
 
 
 def _candidates(
@@ -117,6 +120,8 @@ def _candidates(
         known[name] = (f"store versions as differences ({in_history})", rewrite, commands)
     for name, comparison in compared.items():
         change = comparison.change
+        if change.dictionary:
+            known[name] = ("train dictionaries", rewrite, (*_with_dictionaries(report), _REBUILD))
         if change.engine is not None:
             known[name] = (
                 f"move to {name}",
@@ -138,6 +143,26 @@ def _reencode(basis: Basis, codec: str, option: str) -> list[str]:
     names = [name for name in basis.measurement.column_names if name not in basis.too_few]
     sets = [f"schemaless codec set --column {name} {codec}{option}" for name in names]
     return [*sets, f"schemaless migrate run --execute --to {codec}{option}"]
+
+
+def _with_dictionaries(basis: Basis) -> list[str]:
+    """Return the commands that train dictionaries where they help, and re-encode all cells."""
+    codec = WITH_DICTIONARY.name
+    helped = [trial.column_name for trial in basis.dictionaries]
+    commands = []
+    for name in helped:
+        to = f"{codec} --dictionary ID"
+        commands += [
+            f"schemaless codec train --column {name}",
+            f"schemaless codec set --column {name} {to}",
+            f"schemaless migrate run --execute --column {name} --to {to}",
+        ]
+    others = [name for name in basis.measurement.column_names if name not in {*helped, *basis.too_few}]
+    commands += [f"schemaless codec set --column {name} {codec}" for name in others]
+    if others:
+        columns = " ".join(f"--column {name}" for name in others)
+        commands.append(f"schemaless migrate run --execute {columns} --to {codec}")
+    return commands
 
 
 def _unused(report: CapacityReport, index_names: Mapping[str, str]) -> list[Suggestion]:

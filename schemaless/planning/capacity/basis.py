@@ -155,6 +155,7 @@ class Basis:
         disks: Forecast of each disk, in bytes of disk space.
         trials: Codec trials by column, without columns of which too few cells were sampled.
         history: Trials with superseded versions as differences, of the columns that have such versions.
+        dictionaries: Trials with a dictionary, of the columns that one helps.
         engines: Effects of other storage engines by column and codec.
         files: Length of a cluster's files after a migration and a rebuild, by engine (None for the present one),
             cluster, and codec (None for bodies as they are stored now).
@@ -169,6 +170,7 @@ class Basis:
     disks: tuple[DiskForecast, ...]
     trials: tuple[CodecTrial, ...]
     history: tuple[HistoryTrial, ...]
+    dictionaries: tuple[CodecTrial, ...]
     engines: tuple[EngineEffect, ...]
     files: Mapping[tuple[str | None, str, str | None], Interval]
 
@@ -192,6 +194,7 @@ class Basis:
             disks=(),
             trials=tuple(usable(trials.columns)),
             history=trials.history,
+            dictionaries=trials.dictionaries,
             engines=tuple(effect for engine in trials.engines for effect in _engine_effects(engine, newest, weights)),
             files={
                 (engine, *key): size
@@ -212,6 +215,11 @@ class Basis:
     def measurement(self) -> Measurement:
         """The newest measurement."""
         return self.measurements[-1]
+
+    @property
+    def tried(self) -> tuple[CodecTrial, ...]:
+        """All trials of codecs in the present storage engine."""
+        return (*self.trials, *self.history, *self.dictionaries)
 
     @property
     def too_few(self) -> list[str]:

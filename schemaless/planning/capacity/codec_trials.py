@@ -20,8 +20,11 @@ from schemaless.planning.capacity.basis import best_codec, usable
 from schemaless.planning.capacity.measurement import NO_CODEC_TRIALS, CodecTrials, Measurement, Unit
 from schemaless.planning.capacity.rebuilt import disk_per_body, is_small, unit_in_blocks, unit_of, whole_files
 from schemaless.planning.capacity.sql import select_superseded
+from schemaless.planning.sampling.advice import held_out, train_on
 from schemaless.planning.sampling.column_trials import (
+    DICTIONARY,
     HISTORY,
+    WITH_DICTIONARY,
     CellSample,
     CodecTrial,
     ColumnTrial,
@@ -78,6 +81,7 @@ def with_trials(
             found = {column: versions_of(store, cells, column) for column in cells.column_names()}
             versions = {column: known for column, known in found.items() if known is not None}
             trials = replace(_try_all(store, cells, versions, listener), superseded=_superseded(store, cells))
+            trials = _with_dictionaries(cells, trials, listener)
             choice = best_codec(usable(trials.columns), measurement)
             if codec is None and choice is not None and choice.chosen is not None:
                 codec = choice.chosen.name
@@ -106,11 +110,7 @@ def _try_all(
             units[None][column] = unit
 
     def add_unit(trial: ColumnTrial) -> None:
-        lengths = [length for window in trial.migrated_bytes for length in window]
-        per_body = as_stored.disk_per_body.get(trial.column_name)
-        if per_body is not None:
-            per_body *= trial.migrated_pages_share
-        unit = _unit(cells, trial.column_name, lengths, now[trial.column_name], trial.migrated_share, per_body)
+        unit = _unit_of(cells, trial, as_stored.disk_per_body.get(trial.column_name))
         if unit is not None and trial.carried:
             units.setdefault(trial.codec, {})[trial.column_name] = unit
 
@@ -130,6 +130,38 @@ def _try_all(
                     history.append(of_history)
                 add_unit(replace(made, codec=codec.name + HISTORY))
     return replace(as_stored, columns=tuple(columns), history=tuple(history), units=units)
+
+
+def _with_dictionaries(cells: CellSample, trials: CodecTrials, listener: Listener) -> CodecTrials:
+    """Add trials with a dictionary for each column, on cells of other rows than those it was trained on."""
+    unseen, name = held_out(cells), f"{WITH_DICTIONARY.name}{DICTIONARY}"
+    found: list[CodecTrial] = []
+    # Without a dictionary, a column becomes like any other in this codec.
+    units = dict(trials.units.get(WITH_DICTIONARY.name, {}))
+    for column in cells.column_names():
+        if not unseen.carries(column):
+            continue
+        listener(Step(f"training a dictionary for {column}"))
+        try:
+            training = train_on(cells, column, WITH_DICTIONARY)
+        except InvalidInput:  # Its cells do not repeat enough, or are of too few rows.
+            continue
+        trial = replace(try_codec(unseen, column, training.codec), codec=name)
+        if training.helps:
+            found.append(trial.kept())
+            unit = _unit_of(unseen, trial, trials.disk_per_body.get(column))
+            units |= {} if unit is None else {column: unit}
+    if not found:
+        return trials
+    return replace(trials, dictionaries=tuple(found), units={**trials.units, name: units})
+
+
+def _unit_of(cells: CellSample, trial: ColumnTrial, per_body: Interval | None) -> Unit | None:
+    """Return the space of the average cell after a migration; ``per_body`` is that of the column now."""
+    lengths = [length for window in trial.migrated_bytes for length in window]
+    before = [len(cell.body) for cell in cells.of_column(trial.column_name)]
+    after = None if per_body is None else per_body * trial.migrated_pages_share
+    return _unit(cells, trial.column_name, lengths, before, trial.migrated_share, after)
 
 
 def _unit(

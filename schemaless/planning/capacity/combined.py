@@ -77,6 +77,11 @@ def _joined_trials(measurements: Mapping[str, Measurement]) -> CodecTrials:
             for name, of_store in trials.items()
             for trial in of_store.history
         ),
+        dictionaries=tuple(
+            replace(trial, column_name=qualified(name, trial.column_name))
+            for name, of_store in trials.items()
+            for trial in of_store.dictionaries
+        ),
         units={},
         disk_per_body={
             qualified(name, column): size

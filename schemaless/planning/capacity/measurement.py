@@ -158,6 +158,7 @@ class CodecTrials:
             and number of versions.
         engines: The same trials in other storage engines, by engine name, if any were requested.
         history: One trial for each codec that has deltas and each column with superseded versions.
+        dictionaries: One trial for each column that a dictionary helps, trained on the other sampled cells.
     """
 
     columns: tuple[CodecTrial, ...]
@@ -168,11 +169,12 @@ class CodecTrials:
     superseded: Mapping[tuple[str, int], float] = field(default_factory=dict)
     engines: Mapping[str, CodecTrials] = field(default_factory=dict)
     history: tuple[HistoryTrial, ...] = ()
+    dictionaries: tuple[CodecTrial, ...] = ()
 
     @property
     def every(self) -> tuple[CodecTrial, ...]:
-        """The trials of whole bodies and those with deltas."""
-        return (*self.columns, *self.history)
+        """The trials of whole bodies, and those with deltas and dictionaries."""
+        return (*self.columns, *self.history, *self.dictionaries)
 
 
 NO_CODEC_TRIALS: Final = CodecTrials((), {}, {})

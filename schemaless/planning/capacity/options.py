@@ -10,7 +10,7 @@ from schemaless.base.numbers import Interval, added, check_number, summed
 from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
-from schemaless.planning.sampling.column_trials import HISTORY
+from schemaless.planning.sampling.column_trials import DICTIONARY, HISTORY, WITH_DICTIONARY
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, engine_named
 from schemaless.store.erasures.retention import Policy, parse_policy
@@ -65,6 +65,7 @@ class WhatIf:
         text: Description; by default, it is derived from the other fields.
         codec: Codec to re-encode all cells to, and to write new cells in.
         history: True if superseded versions, old and new, are stored as differences; requires a codec that has them.
+        dictionary: True if each column that a dictionary helps gets one; requires ``msgpack+zstd``.
         engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, True if cells are re-encoded,
             are moved to another engine, or expire.
@@ -80,6 +81,7 @@ class WhatIf:
     text: str | None = None
     codec: str | None = None
     history: bool = False
+    dictionary: bool = False
     engine: str | None = None
     rebuilt: bool | None = None
     growth: float | Mapping[str, float] = 1.0
@@ -97,6 +99,10 @@ class WhatIf:
         if self.history and (self.codec is None or not codec_named(self.codec).is_binary):
             raise InvalidInput(
                 f"{where}: history = true needs a codec that has differences, such as codec = {DEFAULT.name!r}"
+            )
+        if self.dictionary and (self.codec != WITH_DICTIONARY.name or self.history or self.engine is not None):
+            raise InvalidInput(
+                f"{where}: dictionary = true needs codec = {WITH_DICTIONARY.name!r}, and neither history nor an engine"
             )
         try:
             self.policies  # noqa: B018 - reading them checks them
@@ -117,7 +123,8 @@ class WhatIf:
     @property
     def trial(self) -> str | None:
         """The codec as its trial names it; None if cells stay as they are."""
-        return f"{self.codec}{HISTORY}" if self.history else self.codec
+        suffix = HISTORY if self.history else DICTIONARY if self.dictionary else ""
+        return None if self.codec is None else f"{self.codec}{suffix}"
 
     @property
     def growth_by_datastore(self) -> Mapping[str, float]:

@@ -16,7 +16,7 @@ from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.planning import Comparison, Planning, Saving
 from schemaless.planning.capacity.skew import ShardSize, Skew, file_sizes
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.planning.sampling.column_trials import HISTORY
+from schemaless.planning.sampling.column_trials import plain_name
 from schemaless.planning.sampling.recommendation import Choice, Option
 
 
@@ -199,8 +199,8 @@ def bars(report: CapacityReport) -> list[Bar]:
             continue
         ratios = {
             trial.column_name: trial.migrated_pages_share.mid
-            for trial in (*report.trials, *report.history)
-            if trial.codec in (scenario.codec, scenario.codec.removesuffix(HISTORY))
+            for trial in report.tried
+            if trial.codec in (scenario.codec, plain_name(scenario.codec))
         }
         # Scale the fitted sizes of the first bar, so that an unchanged column is drawn at the same length in both.
         sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}

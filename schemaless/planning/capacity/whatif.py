@@ -26,7 +26,7 @@ from schemaless.planning.capacity.disks import Disk
 from schemaless.planning.capacity.expiry import Expiring, Stored, expiring
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.planning.capacity.options import NOTHING, WhatIf
-from schemaless.planning.sampling.column_trials import HISTORY
+from schemaless.planning.sampling.column_trials import HISTORY, plain_name
 from schemaless.schema.engines import ENGINES
 
 _GROWTH_FACTORS: Final = (2, 10)
@@ -144,6 +144,11 @@ def scenarios(basis: Basis, codec: str | None) -> list[Scenario]:
                 f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; the "
                 f"columns are {', '.join(basis.measurement.column_names)}"
             )
+        if change.dictionary and not basis.dictionaries:
+            raise InvalidInput(
+                f"scenario {change.name!r}: the newest measurement has no dictionary that helps any column; leave out "
+                "dictionary = true"
+            )
     results = [_scenario(basis, change) for change in built_in]
     return [*results, _lost_host(basis), *(_scenario(basis, change) for change in what_ifs)]
 
@@ -214,13 +219,13 @@ def _share(basis: Basis, cluster: str, column: str, engine: str | None, codec: s
         weight = basis.weights.get((cluster, column))
         found = next((in_engine[name] for name in _names(codec) if name in in_engine), None)
         return found.times(1 / weight) if found is not None and weight else Interval.of(1.0)
-    tried = {each.codec: each.pages_share for each in (*basis.trials, *basis.history) if each.column_name == column}
+    tried = {each.codec: each.pages_share for each in basis.tried if each.column_name == column}
     return next((tried[name] for name in _names(codec) if name is not None and name in tried), Interval.of(1.0))
 
 
 def _names(codec: str | None) -> list[str | None]:
-    """Return the names of the trials to look for: without superseded versions, differences were not tried."""
-    return [codec] if codec is None else list(dict.fromkeys((codec, codec.removesuffix(HISTORY))))
+    """Return the names of the trials to look for: not every column has differences, or a dictionary that helps."""
+    return [codec] if codec is None else list(dict.fromkeys((codec, plain_name(codec))))
 
 
 def _grow(basis: Basis, change: WhatIf, state: _State) -> _State:

@@ -144,7 +144,7 @@ def train_column(
     """
     cells = sample_cells(store, columns=[column_name], seed=seed, bounds=_BOUNDS, listener=listener)
     listener(Step(f"training a dictionary for {column_name}"))
-    training = _trained(cells, column_name, codec, values)
+    training = train_on(cells, column_name, codec, values)
     source = {
         "column": column_name,
         "values": values,
@@ -160,7 +160,18 @@ def train_column(
     return training, source
 
 
-def _trained(cells: CellSample, column_name: str, codec: Codec, values: Values = "masked") -> Training:
+def train_on(cells: CellSample, column_name: str, codec: Codec, values: Values = "masked") -> Training:
+    """Train a dictionary on sampled cells of a column, without contacting a server.
+
+    Args:
+        cells: result of ``sample_cells`` with cells of this column.
+        column_name: name of the column.
+        codec: the codec to train for.
+        values: which values of the documents the dictionary may hold.
+
+    Raises:
+        InvalidInput: the codec does not use dictionaries, or there are too few cells or rows.
+    """
     return train(
         ((cell.row_key, cell.body) for cell in cells.of_column(column_name)),
         codec,
@@ -217,12 +228,12 @@ def _advise(
     for serializer in filter(_is_tried, SERIALIZERS.values()):
         listener(Step(f"training a dictionary for {column_name}"))
         try:
-            trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
+            trainings.append(train_on(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
         except InvalidInput as refusal:
             notes = [f"no dictionary could be trained: {refusal}."]
-    held_out = _held_out(cells)
-    whole = not trainings and not held_out.carries(column_name)
-    compared = cells if whole else held_out
+    unseen = held_out(cells)
+    whole = not trainings and not unseen.carries(column_name)
+    compared = cells if whole else unseen
     body_bytes, allocated_bytes = cells.size(column_name)
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
@@ -268,7 +279,7 @@ def _is_tried(serializer: type[Serializer]) -> bool:
     return worth_trying(Codec(serializer, NONE))
 
 
-def _held_out(cells: CellSample) -> CellSample:
+def held_out(cells: CellSample) -> CellSample:
     """Return the cells of the fifth of the rows not used for training dictionaries, not even for choosing their size.
 
     This is a sample even if all cells were read, so its figures have intervals.

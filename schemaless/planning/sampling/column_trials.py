@@ -19,7 +19,7 @@ from schemaless.base.parts import parts
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import is_erased
-from schemaless.codec.registry import Codec
+from schemaless.codec.registry import DEFAULT, ZSTD, Codec
 from schemaless.planning.sampling.block_trial import stored_bytes, widened
 from schemaless.planning.sampling.page_model import MYROCKS, PAGE_BYTES, Layout, Packer, lsm_entry_bytes
 from schemaless.planning.sampling.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
@@ -307,6 +307,18 @@ def _column_trial(cells: CellSample, column_name: str, codec: Codec, tried: tria
 
 HISTORY: Final = ", history"
 """Follows the name of a codec in which superseded versions are stored as deltas."""
+
+DICTIONARY: Final = ", dictionary"
+"""Follows the name of a codec that uses a dictionary trained on the column's own cells."""
+
+WITH_DICTIONARY: Final = Codec(DEFAULT.serializer, ZSTD, ZSTD.level)
+"""Codec that dictionaries are tried with."""
+
+
+def plain_name(codec: str) -> str:
+    """Return the name of a codec without what follows it in the name of a trial."""
+    return codec.removesuffix(HISTORY).removesuffix(DICTIONARY)
+
 
 _MOST_VERSIONS: Final = 10_000
 """Number of versions of a row and column above which they are not counted any further."""

@@ -78,7 +78,7 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
                 "encode_cpu_s_per_day": trial.encode_s * report.cells_per_day(trial.column_name),
                 "decode_cpu_s_per_day": trial.decode_s * report.cells_per_day(trial.column_name),
             }
-            for trial in (*report.trials, *report.history)
+            for trial in report.tried
         ],
         "versions": [
             {
@@ -203,7 +203,7 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "text": change.description,
         "changes": {
             "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
-            **facts(change, "codec", "history", "engine", "copies", "price_per_tb", "lead_days"),
+            **facts(change, "codec", "history", "dictionary", "engine", "copies", "price_per_tb", "lead_days"),
             "rebuilt": change.rebuilds,
         },
         "first_full": comparison.full and _level_json(comparison.full),

@@ -452,9 +452,7 @@ def _codecs(report: CapacityReport) -> Table:
                 for each in (trial.encode_s, trial.decode_s)
             ),
         }
-        for trial in sorted(
-            (*report.trials, *report.history), key=lambda trial: (trial.column_name, trial.pages_share.mid)
-        )
+        for trial in sorted(report.tried, key=lambda trial: (trial.column_name, trial.pages_share.mid))
     ]
     note = "CPU a day: to write the current number of new cells per day, and to read them once."
     if report.choice is not None:

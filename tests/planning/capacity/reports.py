@@ -135,6 +135,11 @@ def measurement(
     )
 
 
+def unit_of_share(share: float) -> Unit:
+    """The average cell in a codec that leaves a share of 2,000 bytes."""
+    return Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01)
+
+
 def tried(
     columns: Sequence[str] = ("BASE", "STATUS"),
     *,
@@ -159,10 +164,7 @@ def tried(
                 "decode_s": 20e-6,
             }
             found.append(CodecTrial(**{**values, **changes}))  # type: ignore[arg-type]
-    units = {
-        name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
-        for name, share in shares.items()
-    }
+    units = {name: dict.fromkeys(columns, unit_of_share(share)) for name, share in shares.items()}
     per_body = dict.fromkeys(columns, Interval.of(1.3))
     return CodecTrials(tuple(found), units, per_body, engines={} if in_engine else {"rocksdb": in_myrocks(columns)})
 

@@ -27,6 +27,7 @@ from schemaless.ui.pages.capacity_words import planning_lines, verdict_text
 from tests.planning.capacity.reports import (
     GIB,
     MIB,
+    SHARES,
     TAKEN_AT,
     TODAY,
     common,
@@ -36,6 +37,8 @@ from tests.planning.capacity.reports import (
     report,
     space,
     tried,
+    unit_of_share,
+    within,
 )
 
 pytestmark = pytest.mark.once
@@ -274,7 +277,16 @@ def test_a_measurement_is_restored_with_the_files_of_its_shards():
 
 def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
     """Every kind of advice, the best first; each saving is that of its scenario, and what saves nothing is absent."""
-    trials = replace(tried(), superseded={("BASE", 1): 0.6, ("STATUS", 1): 0.05})
+    base = next(trial for trial in tried().columns if (trial.column_name, trial.codec) == ("BASE", "msgpack+zstd"))
+    name, share = "msgpack+zstd, dictionary", within(0.07)
+    dictionary = replace(base, codec=name, share=share, pages_share=share, migrated_pages_share=share)
+    units = {"BASE": unit_of_share(0.07), "STATUS": unit_of_share(SHARES["msgpack+zstd"])}
+    trials = replace(
+        tried(),
+        superseded={("BASE", 1): 0.6, ("STATUS", 1): 0.05},
+        dictionaries=(dictionary,),
+        units={**tried().units, name: units},
+    )
     clusters = [space("cluster-1", other_files={"index_1": 9 * MIB, "follower": MIB})]
     newest = replace(measurement(days=120, clusters=clusters), trials=trials)
     policies = {"STATUS": parse_policy("STATUS", "20 days")}
@@ -285,6 +297,7 @@ def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
     assert [each.urgency for each in advised] == sorted((each.urgency for each in advised), reverse=True)
     assert set(by_name) == {
         "re-encode to msgpack+zlib",
+        "train dictionaries",
         "move to MyRocks",
         "move to MyRocks, packed+none",
         "keep only the last version of BASE",
@@ -293,6 +306,11 @@ def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
         "drop index by_client",
     }
     assert by_name["re-encode to msgpack+zlib"] == found.saving
+    # BASE takes nine tenths of the growth: 0.9 * 0.07 + 0.1 * 0.14 remain.
+    assert by_name["train dictionaries"].share.mid == pytest.approx(1 - 0.077, rel=0.01)
+    commands = next(each.commands for each in advised if each.name == "train dictionaries")
+    assert "schemaless codec train --column BASE" in commands
+    assert "schemaless migrate run --execute --column STATUS --to msgpack+zstd" in commands
     assert by_name["drop index by_client"].freed_bytes == Interval.of(18 * MIB)
     rebuilt = next(each for each in found.scenarios if each.name == "rebuilt")
     days = [math.floor(each.first.days.mid) for each in (rebuilt, found.now) if each.first and each.first.days]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +14,14 @@ from schemaless import Datastore, InvalidInput, NewCell
 from schemaless.ops.migrate import rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.codec_trials import TRIAL_BOUNDS
 from schemaless.planning.capacity.measure import measure
+from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.options import Asked, WhatIf
-from schemaless.planning.capacity.reporting import collect, make
-from schemaless.planning.sampling.column_trials import sample_cells, versions_of
+from schemaless.planning.capacity.reporting import assemble_report, collect, make
+from schemaless.planning.sampling.advice import train_column
+from schemaless.planning.sampling.column_trials import WITH_DICTIONARY, sample_cells, versions_of
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
@@ -134,6 +139,44 @@ def test_a_report_predicts_what_differences_bring(
     assert again.share.mid == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.long
+def test_dictionaries_take_what_the_measurement_predicts(
+    fresh_store: Datastore, admin: Datastore, migrate_store: Datastore, move_store: Datastore
+) -> None:
+    """Bodies and pages after 'codec train' and a migration, compared with the trial on a few cells."""
+    chance = random.Random(5)
+    words = [f"a longer word {n}" for n in range(40)]
+    for column, count in (("LOG", 1500), ("RARE", 5)):
+        fresh_store.put_cells(
+            [
+                NewCell(uuid.UUID(int=chance.getrandbits(128)), column, 1, dict.fromkeys(chance.sample(words, 6), n))
+                for n in range(count)
+            ]
+        )
+    asked = Asked(seed=1, what_ifs=(WhatIf(name="trained", codec="msgpack+zstd", dictionary=True),))
+    report = make(move_store, asked)
+    (trial,) = report.dictionaries
+
+    def sizes(measured: Measurement) -> list[float]:
+        groups = [group for group in measured.groups if group.column_name == "LOG"]
+        return [sum(group.body_bytes.mid for group in groups), sum(group.allocated_bytes.mid for group in groups)]
+
+    training, source = train_column(fresh_store, "LOG", WITH_DICTIONARY, seed=1)
+    kept = internals_of(admin).dictionary_replicas.keep(training.dictionary, source)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", columns=("LOG",), dictionary=kept.id))
+    after = measure(move_store)
+    bodies, pages = (now / before for before, now in zip(sizes(report.measurement), sizes(after), strict=True))
+    assert (trial.column_name, trial.codec) == ("LOG", "msgpack+zstd, dictionary")
+    assert trial.sampled < 150
+    assert trial.migrated_pages_share.low < trial.migrated_pages_share.mid < 0.97
+    assert trial.share.mid == pytest.approx(bodies, rel=0.05)
+    assert trial.migrated_pages_share.mid == pytest.approx(pages, rel=0.05)
+    with pytest.raises(InvalidInput, match="no dictionary that helps"):
+        assemble_report(
+            Collected((replace(after, trials=replace(after.trials, dictionaries=())),)), after.taken_at, asked
+        )
+
+
 def test_rows_with_many_versions_do_not_count_more_than_others(
     fresh_store: Datastore, new_row: Callable[[], uuid.UUID]
 ) -> None:
@@ -146,8 +189,11 @@ def test_rows_with_many_versions_do_not_count_more_than_others(
     assert versions.per_row.low <= 4.5 <= versions.per_row.high < 20
 
 
-def test_a_scenario_with_differences_needs_a_codec_that_has_them() -> None:
+def test_a_scenario_needs_a_codec_that_has_its_differences_or_dictionary() -> None:
     """Without one, or with one that has none, the scenario is refused."""
+    for others in ({}, {"codec": "msgpack+zlib"}, {"codec": "msgpack+zstd", "history": True}):
+        with pytest.raises(InvalidInput, match="dictionary = true needs codec = "):
+            WhatIf(name="a", dictionary=True, **others)  # type: ignore[arg-type]
     for codec in (None, "json+zlib"):
         with pytest.raises(InvalidInput, match="history = true needs a codec that has differences"):
             WhatIf(name="a", codec=codec, history=True)
