@@ -157,12 +157,12 @@ def _summary(status: Status) -> str:
     return f'<div class="answers">{inner}</div>'
 
 
-def _texts(status: Status) -> Callable[[str], str]:
+def _texts(status: Status, escaped: Callable[[str], str] = escape) -> Callable[[str], str]:
     """Return a function that escapes a text; the sockets in it become short names, with their addresses on hover."""
     names = ServerNames(map(escape, status.addresses))
 
     def html(text: str) -> str:
-        return names.short(escape(text), lambda name, address: f'<abbr title="{address}">{name}</abbr>')
+        return names.short(escaped(text), lambda name, address: f'<abbr title="{address}">{name}</abbr>')
 
     return html
 
@@ -217,7 +217,7 @@ def _sparkline(name: str, points: Sequence[Point]) -> str:
 def _sections(status: Status) -> dict[str, str]:
     """Return the section of each part by its id; sections of parts that have not been read say so."""
     sections = dict.fromkeys(("servers", "hottest", "jobs", "followers", "capacity"), "")
-    html = _texts(status)
+    html = _texts(status, frame.unbroken)
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""
         sections[name] = frame.section(table.title, running + _table(table, html), long=True)

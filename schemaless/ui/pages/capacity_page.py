@@ -56,8 +56,8 @@ th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
 td.long { min-width: 12rem; }
 @media screen and (max-width: 40rem) { td.long { min-width: 32rem; }
-  .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper);
-    box-shadow: inset 0 -1px var(--line); } }
+  .wide table { border-collapse: separate; border-spacing: 0; }
+  .wide th:first-child, .wide td:first-child { position: sticky; left: 0; background: var(--paper); } }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
   body { font-size: 10pt; }

@@ -107,6 +107,14 @@ def _datastores(report: CapacityReport) -> Table:
     return Table.of(DATASTORES, rows if len(totals) > 1 else [], 1, note)
 
 
+def _retention(comparison: Comparison) -> str:
+    """Return the retention policy of a scenario, or of how many columns it has one, in a few words."""
+    policies = [*comparison.change.policies.items()]
+    if len(policies) > 1:
+        return f"{len(policies)} columns"
+    return "; ".join(f"{column}: {policy}" for column, policy in policies)
+
+
 def _side_by_side(report: CapacityReport) -> Table:
     compared = report.comparisons
     if not report.compares:
@@ -122,6 +130,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         row("growth", lambda each: each.change.changes.get("growth", "x1")),
         row("codec", lambda each: each.change.trial or "as now"),
         row("storage engine", lambda each: each.change.changes.get("engine", "as now")),
+        row("retention", lambda each: _retention(each) or "as now"),
         row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
         row("copies", lambda each: str(each.change.copies or "as now")),
         row("price per TB", lambda each: _known(each.price_per_tb, "{:,g}".format)),

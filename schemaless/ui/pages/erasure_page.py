@@ -36,7 +36,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
         (str(receipt["state"]), "state"),
         (f"{gone['cells']:,}", "cells whose documents are gone"),
         (f"{gone['body_bytes']:,}", "bytes of bodies"),
-        (f"{len(gone['shards']):,}", "shards"),
+        (f"{len(gone['shards']):,}", "shard" if len(gone["shards"]) == 1 else "shards"),
     ]
     targets = [[each] for each in receipt["scope"].get("targets", [])]
     signature = receipt.get("signature")

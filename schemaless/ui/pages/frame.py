@@ -12,6 +12,9 @@ from html import escape
 from typing import Final
 
 _DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+_NAME: Final = re.compile(r"(?<![\w./:-])(?=[\w./:-]{3,24}(?![\w./:-]))[\w./:]+(?:-\d[\w./:]*)+")
+"""Dates, and names such as ``cluster-1``, unless they are long."""
+
 _WHOLE: Final = re.compile(r"\([^)]*\)|[0-9][0-9.,]* [kMGTP]i?B\b")
 
 STYLE: Final = """
@@ -77,7 +80,7 @@ def html_page(title: str, below: str, sections: Iterable[str], *, style: str = "
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
-        f'<h1>{escape(title)}</h1>\n<p class="soft">{escape(below)}</p>\n'
+        f'<h1>{escape(title)}</h1>\n<p class="soft">{escaped(below)}</p>\n'
         + "\n".join(filter(None, sections))
         + "\n</main>\n</body>\n</html>\n"
     )
@@ -99,9 +102,14 @@ def escaped(text: str) -> str:
     return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
 
 
+def unbroken(text: str) -> str:
+    """Escape text of a table, and keep dates and short names from wrapping."""
+    return _NAME.sub(r'<span class="day">\g<0></span>', escape(text))
+
+
 def _wrapping(text: str) -> str:
     """Escape a figure for a cell that wraps, and keep intervals and sizes from wrapping inside."""
-    return _WHOLE.sub(r'<span class="day">\g<0></span>', escaped(text))
+    return _WHOLE.sub(r'<span class="day">\g<0></span>', unbroken(text))
 
 
 def table(
@@ -130,7 +138,7 @@ def table(
     def cell(tag: str, place: int, value: str, attribute: str = "") -> str:
         kinds = [kind for kind, holds in (("text", place in text), ("long", text and len(value) > 40)) if holds]
         kind = f' class="{" ".join(kinds)}"' if kinds else ""
-        return f"<{tag}{attribute}{kind}>{(escaped if place in text else figure)(value)}</{tag}>"
+        return f"<{tag}{attribute}{kind}>{(unbroken if place in text else figure)(value)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(header))
     labels = [f' data-label="{escape(name)}"' if cards else "" for name in header]
