@@ -6,7 +6,8 @@ base may have been erased, and the delta re-encoded, since the row was read: the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from schemaless.base.parts import parts
@@ -21,7 +22,7 @@ from schemaless.wire.sql.parts import CELLS
 CHAINED_HEADERS: Final = DELTA_HEADERS | {REFERENCE_HEAD}
 """The first two bytes of bodies that depend on other versions or on cold files."""
 
-_FIRST_STEPS: Final = 2
+FIRST_STEPS: Final = 2
 """How many versions of a chain are read at once: as many as it has if they were all made deltas together."""
 
 _MORE_STEPS: Final = 16
@@ -75,6 +76,7 @@ def with_bases(
     rows: Sequence[Row],
     name: str = CELLS,
     payloads: Payloads | None = None,
+    known: Mapping[Version, bytes] = MappingProxyType({}),
 ) -> Sequence[Row]:
     """Return complete rows of a table of cells in which every delta has what it takes to decode it.
 
@@ -90,6 +92,7 @@ def with_bases(
         name: name of the table.
         payloads: what is known of bases, and is added to while the bodies are decoded; for reads of the same datastore
             only.
+        known: bodies that the statement has read besides the rows.
     """
     # Without a call per row, which would take a twentieth of the time that decoding takes.
     if not [row for row in rows if (row[4] or b"")[:2] in CHAINED_HEADERS]:
@@ -99,19 +102,30 @@ def with_bases(
         places = [((row[1], row[2]), row[3]) for row in rows]
         bodies = {place: row[4] for place, row in zip(places, rows, strict=True) if row[4] is not None}  # type: ignore[redundant-expr]
         deltas = {place for place, body in bodies.items() if body[:2] in DELTA_HEADERS}
-        versions = Versions(bodies, payloads)
+        versions = Versions({**known, **bodies}, payloads)
         bases = {(pair, base_of(bodies[pair, ref_key])) for pair, ref_key in deltas if len(bodies[pair, ref_key]) > 14}
         if not _read_bases(connection, database, name, versions, bases) or attempt == _ATTEMPTS - 1:
             break
         # All of them, so that each is as old as what is read for it next.
         again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in deltas], name))
         current: dict[Version, Row] = {((row[1], row[2]), row[3]): row for row in again}
-        rows = [current.get(place, row) for place, row in zip(places, rows, strict=True)]
+        rows, known = [current.get(place, row) for place, row in zip(places, rows, strict=True)], {}
     completed = (
         (*row[:4], versions.body(place), row[5]) if place in deltas else row
         for place, row in zip(places, rows, strict=True)
     )
     return ChainedRows(completed, versions)
+
+
+def split(rows: Iterable[tuple[Any, ...]]) -> tuple[Sequence[Row], dict[Version, bytes]]:
+    """Return the rows of ``select_with_bases``, and the bodies that follow each."""
+    made: list[Any] = []
+    known: dict[Version, bytes] = {}
+    for row in rows:
+        made.append(row[:6])
+        pair = row[1], row[2]
+        known |= {(pair, n): body for n, body in zip(row[6::2], row[7::2], strict=True) if n is not None}
+    return made, known
 
 
 def _read_bases(connection: Connection, database: str, name: str, versions: Versions, bases: Iterable[Version]) -> bool:
@@ -120,7 +134,7 @@ def _read_bases(connection: Connection, database: str, name: str, versions: Vers
     ends = set(bases)
     absent: set[Version] = set()
     lost = False
-    steps = _FIRST_STEPS
+    steps = FIRST_STEPS
     for _ in range(MAX_CHAIN):
         followed: dict[Version, Version | None] = {}
         missing = {end for end in (_end(versions, at, followed) for at in ends) if end is not None}

@@ -24,7 +24,7 @@ from schemaless.base.keys import (
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.deltas import Payloads
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import Limits, decode_body
+from schemaless.codec.envelope import Limits, decode_body, is_delta
 from schemaless.errors import (
     CorruptBody,
     InvalidInput,
@@ -35,7 +35,7 @@ from schemaless.errors import (
     ShardMoving,
     StaleAbsence,
 )
-from schemaless.store.cells.bases import CHAINED_HEADERS, with_bases
+from schemaless.store.cells.bases import CHAINED_HEADERS, FIRST_STEPS, split, with_bases
 from schemaless.store.cells.cold_bodies import ColdBodies
 from schemaless.store.cells.paging import read_versions
 from schemaless.store.cells.sql import (
@@ -46,6 +46,7 @@ from schemaless.store.cells.sql import (
     select_row,
     select_rows,
     select_versions,
+    select_with_bases,
 )
 from schemaless.topology.placement import shard_for
 from schemaless.topology.scatter_gather import query_shards
@@ -54,6 +55,12 @@ from schemaless.wire.connection import Check, Connection, Rows
 
 _PAIRS_PER_SELECT: Final = 200
 _ROWS_PER_SELECT: Final = 200
+
+_READS_AFTER_DELTA: Final = 16
+"""Number of versions of a column that are read together with what they depend on, after one that was a delta.
+
+This takes a quarter longer for whole versions, and saves deltas a second statement, which takes as long as the first.
+"""
 
 Place = tuple[bytes, str, int]
 """A cell's key as the table stores it: row_key, column_name, ref_key."""
@@ -132,6 +139,7 @@ class Reader:
         self._shard_count = shards.topology.shard_count
         self._limits = limits
         self.dictionaries = dictionaries
+        self._expected_deltas: dict[str, int] = {}
 
     # Conversion of rows to cells
 
@@ -175,6 +183,8 @@ class Reader:
         key: slice,
         source: Source = PRIMARY,
         payloads: Payloads | None = None,
+        *,
+        has_bases: bool = False,
     ) -> Sequence[Row]:
         """Send a query for complete cells to a shard.
 
@@ -185,6 +195,7 @@ class Reader:
             key: the columns that hold such a key: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
             source: where to read.
             payloads: those of earlier queries for versions of the same cells.
+            has_bases: whether the query is one of ``select_with_bases``.
 
         Raises:
             WrongReply: the reply has a row that was not requested.
@@ -192,8 +203,11 @@ class Reader:
         check, database = only_requested(wanted, key), self._shards.database(shard)
 
         def operation(connection: Connection) -> Sequence[Row]:
-            rows = cast("Sequence[Row]", connection.rows(sql, check))
-            return with_bases(connection, database, rows, payloads=payloads)
+            rows = connection.rows(sql, check)
+            if has_bases:
+                cells, known = split(rows)
+                return with_bases(connection, database, cells, known=known)
+            return with_bases(connection, database, cast("Sequence[Row]", rows), payloads=payloads)
 
         rows = self._run(operation, shard, source)
         return self.cold.completed(rows, partial(self._run, shard=shard, source=source), shard)
@@ -251,7 +265,13 @@ class Reader:
         source, row = _source(read_from), key.row_key.bytes
         shard = self._shard_of(row)
         wanted = [(row, key.column_name, key.ref_key)]
-        rows = self.select(shard, select_cells(self._shards.database(shard), wanted), wanted, PLACE, source)
+        database, expected = self._shards.database(shard), self._expected_deltas.get(key.column_name, 0)
+        sql = select_with_bases(database, wanted[0], FIRST_STEPS) if expected else select_cells(database, wanted)
+        rows = self.select(shard, sql, wanted, PLACE, source, has_bases=expected > 0)
+        if rows and is_delta(rows[0][4]):
+            self._expected_deltas[key.column_name] = _READS_AFTER_DELTA
+        elif expected:
+            self._expected_deltas[key.column_name] = expected - 1
         # Never stale, because it was found by its full key.
         cell = self._live(rows, shard, PRIMARY)
         if cell is None:

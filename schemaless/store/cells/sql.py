@@ -203,9 +203,20 @@ def select_bases(database: str, keys: Iterable[tuple[bytes, str, int]], steps: i
     These are pairs of columns: the cell itself, the version that it is a delta against, and so on, ``steps`` in all.
     They are NULL after a cell that is no delta.
     """
+    return _chains(database, b"c0.row_key, c0.column_name, c0.ref_key, c0.body", keys, steps, name)
+
+
+def select_with_bases(database: str, key: tuple[bytes, str, int], steps: int) -> bytes:
+    """Select a cell, and the ref_keys and bodies of what it depends on, ``steps`` of them, as ``select_bases`` does."""
+    names = b"added_id, row_key, column_name, ref_key, body".replace(b" ", b" c0.")
+    columns = b"c0.%b, %b" % (names, CREATED_AT.replace(b"created_at", b"c0.created_at"))
+    return _chains(database, columns, [key], steps + 1, CELLS)
+
+
+def _chains(database: str, columns: bytes, keys: Iterable[tuple[bytes, str, int]], steps: int, name: str) -> bytes:
     source = quoted_table(database, name)
     hint = b" FORCE INDEX (cell_key)" if name == CELLS else b""
-    columns = [b"c%d.ref_key, c%d.body" % (number, number) for number in range(steps)]
+    pairs = [b", c%d.ref_key, c%d.body" % (number, number) for number in range(1, steps)]
     joins = [b"%b AS c0%b" % (source, hint)]
     for number in range(1, steps):
         dependent = b"c%d.body" % (number - 1)
@@ -215,7 +226,7 @@ def select_bases(database: str, keys: Iterable[tuple[bytes, str, int]], steps: i
             % (source, number, hint, IS_DELTA.replace(b"body", dependent), number, number, number, dependent)
         )
     wanted = _with_keys(b"c0.row_key,c0.column_name,c0.ref_key", keys)
-    return b"SELECT c0.row_key, c0.column_name, %b FROM %b WHERE %b" % (b", ".join(columns), b" ".join(joins), wanted)
+    return b"SELECT %b%b FROM %b WHERE %b" % (columns, b"".join(pairs), b" ".join(joins), wanted)
 
 
 def latest_version(database: str) -> bytes:
