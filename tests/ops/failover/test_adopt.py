@@ -27,6 +27,9 @@ from schemaless.ops.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.ops.failover.promotion import BLOCK_BITS
 from schemaless.ops.failover.states import node_states
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.move.record import Records
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -351,6 +354,11 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
     replicated = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(3)]
     with failed_over(first):
         missing = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(5)]
+        text, row = "x" * 900, rows()
+        missing += [client.put_cell(row, "VERSIONS", n, {"n": n, "text": text}).key for n in range(12)]
+        with schemaless.connect(own_accounts.root(url)) as root:
+            spec = MigrateSpec(columns=("VERSIONS",), history=True, thresholds=Thresholds(max_lag_s=None))
+            assert migrate(root, spec).total().cells > 8
         with read_only(first), pytest.raises(TopologyError, match="lacks transactions"):
             adopt(second, timeout_s=SHORT_S)
         with read_only(first):
@@ -376,8 +384,10 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
 
         assert done.old_primary == "ahead"
         assert all(client.get_cell(*key_of(key)) for key in [*replicated, *missing])
-    assert len(lines) == 4
-    assert (report.created, len(report.failures)) == (3, 1)
+        found = client.get_versions(row, "VERSIONS", descending=False)
+        assert [cell.body for cell in found] == [{"n": n, "text": text} for n in range(12)]
+    assert len(lines) == 16
+    assert (report.created, len(report.failures)) == (15, 1)
     assert remaining == [differs]
     assert settled == [["cluster-1"], []]
 

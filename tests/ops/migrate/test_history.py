@@ -18,16 +18,20 @@ from schemaless.base.events import only
 from schemaless.base.numbers import Interval
 from schemaless.codec.deltas import is_keyframe
 from schemaless.codec.envelope import base_of, describe_body, is_delta
+from schemaless.ops.admin.ndjson import dump_line, dump_reader, load
+from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.finalise import archive_of
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
 from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.restore import run as restore
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.verify import check
+from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
@@ -267,6 +271,9 @@ def test_a_restore_gives_back_every_first_byte(fresh_store, migrate_store, rows,
     spec = MigrateSpec(spec.to, history=spec.history, archive=str(tmp_path))
     job = migrate.run(migrate_store, spec).job_id
     assert_readable(fresh_store, rows)
+    archive = archive_of(migrate_store, JobStore(migrate_store).job(job))
+    verified = verify(migrate_store, options=VerifyOptions(spec, archive=archive))
+    assert (verified.archived > 100, verified.faults) == (True, {})
     restore(migrate_store, RestoreSpec((str(tmp_path),), job=job))
 
     assert_readable(fresh_store, rows)
@@ -288,6 +295,41 @@ def test_copies_are_whole(fresh_store, migrate_store, rows, new_name, admin_urls
         other.put_stored_cells(fields, trusted=True)
         assert "msgpack+delta" not in formats(other).values()
         assert_readable(other, rows)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_dump_is_loaded_elsewhere(fresh_store, migrate_store, rows, new_name, accounts, stored):
+    """Every document is there, whole, whether the dump has documents or stored bytes."""
+    migrate.run(migrate_store, HISTORY)
+    lines = [dump_line(cell, stored=stored) for cell in cells_of(fresh_store).values()]
+    with schemaless.connect(accounts.create(new_name, 2)) as other:
+        assert load(other, lines, dump_reader(None, codec_for=other.codec_for), source="x").created == len(lines)
+        assert set(formats(other).values()) == {"msgpack+zlib"}
+        assert_readable(other, rows)
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_a_replay_after_a_restore_erases_bases_again(accounts, fresh_url, fresh_store, migrate_store, rows):
+    """The restored tables have the erased versions, and those that depend on them as deltas; the ledger is newer."""
+    migrate.run(migrate_store, HISTORY)
+    before = cells_of(fresh_store)
+    bases = {(*key[:2], base_of(cell.body)) for key, cell in before.items() if is_delta(cell.body)}
+    with schemaless.connect(accounts.root(fresh_url)) as root:
+        for base in bases:
+            root.erase(*base, reason="test")
+        shards = internals_of(root).shards
+        for cell in before.values():
+            table, shard = f"`{shards.database(root.shard_of(cell.row_key))}`", root.shard_of(cell.row_key)
+            restored = f"UPDATE {table}.cell SET body=x'{cell.body.hex()}' WHERE added_id={cell.added_id}"
+            shards.execute(shard, restored.encode())
+            shards.execute(shard, f"DELETE FROM {table}.erased_cell WHERE event_id>0".encode())
+        assert_readable(root, rows)
+        found = undone(root)
+        assert sum(each.cells.total() for each in found) == len(bases) > 10
+        replay(root, found, Thresholds())
+        assert undone(root) == []
+    assert_readable(fresh_store, rows, bases)
+    assert check(fresh_store).faults == {}
 
 
 @pytest.mark.guarantee("history-erasure")

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless import InvalidInput, ServerUnavailable
+from schemaless import BaseMissing, InvalidInput, ServerUnavailable
 from schemaless.base.events import Advanced, only, together
 from schemaless.base.keys import row_key_for
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover.nodes import add_replica
+from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import replicas
 from schemaless.ops.migrate import run as migrate
@@ -31,7 +32,7 @@ from schemaless.wire.urls import parse_url
 from tests.accounts import accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, everything, load
-from tests.promotion import semi_synchronous, sql
+from tests.promotion import caught_up, semi_synchronous, sql, word
 
 pytestmark = pytest.mark.mysql
 
@@ -263,6 +264,43 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
 
     assert late.faults == {"ReplicaLags": 1}
     assert in_time.faults == {}
+
+
+@pytest.mark.twice
+@pytest.mark.guarantee("history-exact")
+def test_a_replica_that_lags_has_what_its_deltas_depend_on(replica_accounts, on_replica, replicated, row):
+    """Erasures and migrations that it has not applied change nothing; a base that it lacks is no other document."""
+    url = replica_accounts.root(replica_accounts.create("lagging", 1))
+    add_replica(url, "cluster-1", str(replica_accounts.root(replicated.replicas[0].url)))
+    applier = f"{word(replicated)} SQL_THREAD"
+    documents = {n: {"n": n, "text": "x" * 900} for n in range(1, 80)}
+
+    def read(store, ref_keys, read_from):
+        cells = {n: store.get_cell(row, "A", n, read_from=read_from) for n in ref_keys}
+        return {n: cell.body for n, cell in cells.items() if cell is not None}
+
+    with schemaless.connect(url) as store, schemaless.connect(url) as other:
+        pools = internals_of(store).shards
+        store.put_cells([schemaless.NewCell(row, "A", n, body) for n, body in documents.items()])
+        migrate.run(store, MigrateSpec(history=True))
+        with caught_up(replicated):
+            on_replica(f"STOP {applier}")
+        try:
+            for n in (8, 16, 79):
+                store.erase(row, "A", n, reason="test")
+            migrate.run(store, MigrateSpec("packed+zstd", history=True, thresholds=Thresholds(max_lag_s=None)))
+            left = {n: body for n, body in documents.items() if n not in (8, 16, 79)}
+            assert read(other, documents, "replica") == documents
+            assert read(other, documents, "available") == read(other, documents, "primary") == left
+            table = f"`{pools.database(0)}`.cell"
+            on_replica(f"UPDATE {table} SET ref_key=ref_key+1000 WHERE ref_key=24")
+            with pytest.raises(BaseMissing, match="version 24 of the same row and column, which does not exist"):
+                other.get_cell(row, "A", 23, read_from="replica")
+            on_replica(f"UPDATE {table} SET ref_key=ref_key-1000 WHERE ref_key=1024")
+        finally:
+            on_replica(f"START {applier}")
+        with caught_up(replicated):
+            assert read(other, documents, "replica") == left
 
 
 @pytest.mark.parametrize("where", ["inside a block", "beyond the primary's last id"])

@@ -11,6 +11,8 @@ from schemaless.base.events import Advanced, Event, Total
 from schemaless.errors import ServerUnavailable
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.admin.table_check import TableCheck
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.indexes.check import Found, IndexCheck
 from schemaless.store.triggers.supervision import prepare
 from tests.cases import each
@@ -46,6 +48,21 @@ def test_progress_within_a_shard_is_reported(kept, fresh_store, keys):
         assert sum(steps) == 1
         assert len(steps) > 8
         assert max(steps) < 0.3
+
+
+def test_an_index_is_built_from_versions_stored_as_differences(kept, fresh_store, migrate_store, new_row):
+    """The check, which reads the rows again, finds an entry for each row, and the query its latest version."""
+    rows = [new_row() for _ in range(10)]
+    ids = [str(uuid.UUID(int=n)) for n in range(20)]
+    legs = [{"from": n, "to": n * 7} for n in range(40)]
+    fresh_store.put_cells(
+        [schemaless.NewCell(row, "BASE", n, {"client": ids[n], "legs": legs}) for row in rows for n in range(20)]
+    )
+    assert migrate(migrate_store, MigrateSpec(history=True)).total().cells > 150
+    entry = kept.fill()
+    assert totals(indexes_of(kept.follow).check(entry)) == {"rows": 10, "entries": 10, "null_fields": 30}
+    found = kept.follow.index(entry.definition.name).query(client=ids[19]).rows
+    assert {each.row_key for each in found} == set(rows)
 
 
 @pytest.mark.guarantee("index-damage")

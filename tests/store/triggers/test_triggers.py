@@ -18,6 +18,8 @@ import pytest
 import schemaless
 from schemaless.cli import trigger as commands
 from schemaless.errors import InvalidInput, ServerTimeout
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.followers import inflight
 from schemaless.store.followers import rows as parked_rows
 from schemaless.store.followers import sql as table_caches
@@ -119,6 +121,22 @@ def test_function_gets_each_cell_with_its_document_in_the_order_of_its_shard(put
 
     assert calls == [({"n": number}, SHARD, 1, True) for number in range(6)]
     assert keep.name == "keep"
+
+
+def test_function_gets_the_documents_of_versions_stored_as_differences(fresh_store, migrate_store, new_row, works):
+    """From the beginning of a shard whose versions were migrated before."""
+    row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == SHARD)
+    documents = [{"n": n, "text": "x" * 900} for n in range(40)]
+    fresh_store.put_cells([schemaless.NewCell(row, "BASE", n, body) for n, body in enumerate(documents)])
+    assert migrate(migrate_store, MigrateSpec(history=True)).total().cells > 30
+    calls = []
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def keep(cell, call):
+        calls.append(cell.body)
+
+    turn(works(keep), times=2)
+    assert calls == documents
 
 
 class Unprintable(BaseException):
