@@ -203,6 +203,8 @@ def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
         out().print(f"{counted(cells, 'cell')} kept as compressed JSON text: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{cells:,} left as they are: {reason}")
+    if total.cold:
+        out().print(f"{counted(total.cold, 'cell')} in cold files, which stay as they are")
     if total.erased:
         out().print(f"{counted(total.erased, 'cell')} erased during the run")
     for failure in outcome.failures[:_FAILURES_SHOWN]:

@@ -20,7 +20,7 @@ from schemaless.codec.deltas import (
     is_keyframe,
 )
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.envelope import base_of, decode_body, is_delta, is_enveloped, is_erased, unseal
+from schemaless.codec.envelope import base_of, decode_body, is_delta, is_enveloped, is_erased, is_reference, unseal
 from schemaless.codec.recode import Conversion
 from schemaless.codec.registry import Codec
 from schemaless.codec.serializers import NotHeld, Payload
@@ -201,12 +201,15 @@ class History:
                     self._kept.keep((base[:2], base[2]), (self._serializer, payload))
 
     def _payload(self, body: bytes | Conversion | None) -> Payload | None:
-        """Return the canonical payload of a body's document, or None if it cannot be part of a delta."""
-        if body is None or (not isinstance(body, Conversion) and is_erased(body)):
+        """Return the canonical payload of a body's document, or None if it cannot be part of a delta.
+
+        A cold cell cannot: nothing in a file is needed to read a body in the database, or while a cell is erased.
+        """
+        if body is None or (not isinstance(body, Conversion) and (is_erased(body) or is_reference(body))):
             return None
         try:
             if isinstance(body, Conversion):
-                if body.stored is not None and is_erased(body.stored):
+                if body.stored is not None and (is_erased(body.stored) or is_reference(body.stored)):
                     return None
                 if body.serializer.id == self._serializer.id and not body.is_copy:
                     return self._usable(body.payload)

@@ -14,7 +14,7 @@ from typing import Final
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import Interval, summed
 from schemaless.base.parts import parts
-from schemaless.codec.envelope import counts_as, describe_body, is_erased, whole_body
+from schemaless.codec.envelope import counts_as, describe_body, is_erased, is_reference, whole_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import Codec
 from schemaless.errors import CorruptBody, InvalidInput
@@ -327,6 +327,8 @@ class _WindowMeasure:
             name = UNKNOWN
         values["stored", column, name] += 1
         values["stored bytes", column, name] += len(body)
+        if is_reference(body):
+            return None
         history = self.spec.stores_deltas(column)
         stays = {self.spec.to, self.codec.serializer.name + "+delta"} if history else ()
         if self.spec.sources and name not in (*self.spec.sources, *stays):

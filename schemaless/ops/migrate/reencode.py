@@ -152,7 +152,7 @@ class _ShardWork:
             # Check the catalog again now that the job is in it, since 'codec remove' checks for jobs.
             self._dictionaries.for_new_bodies(spec.dictionary)
         self._codec = spec.codec(self._dictionaries)
-        self._wanted = spec.wanted
+        self._wanted, self._cold = spec.wanted, spec.cold
         self._tally = ShardTally.of(self._state)
         if self._state.message == INTERRUPTED:
             self._tally.interruptions += 1
@@ -257,9 +257,10 @@ class _ShardWork:
     # Blocks
 
     def _select_block(self, after: int, most_bytes: int) -> bytes:
+        place = self._database, after, self._page_rows
         if self._spec.stores_deltas():
-            return select_history_block(self._database, after, self._page_rows, self._wanted, self._spec.superseded)
-        return select_block(self._database, after, self._page_rows, most_bytes // self._page_rows, self._wanted)
+            return select_history_block(*place, self._wanted, self._spec.superseded, self._cold)
+        return select_block(*place, most_bytes // self._page_rows, self._wanted, self._cold)
 
     def _read(self, rows: Sequence[BlockRow]) -> Block:
         """Return a block of cells; the bodies that are too long for their page, and deltas, are read now."""
@@ -270,6 +271,8 @@ class _ShardWork:
             cells += self._internals.read_stored(self._shard, longer)
         latest = {row[1:4]: row[7] for row in rows if self._spec.stores_deltas(row[2]) and row[7] is not None}
         tally = ShardTally(rows=len(rows), outdated=len(cells))
+        for column_name in [row[2] for row in rows if row[8]]:
+            tally.column(column_name).cold += 1
         return Block(int(rows[-1][0]), cells, tally=tally, latest=latest)
 
     def prepare(self, block: Block, payloads: Payloads | None = None) -> Block:

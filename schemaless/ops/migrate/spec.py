@@ -11,7 +11,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.kind import JobSpec
-from schemaless.ops.migrate.sql import superseded_bodies, wanted_bodies
+from schemaless.ops.migrate.sql import cold_cells, superseded_bodies, wanted_bodies
 from schemaless.store.cells.column_codecs import codec_with, no_deltas, settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -99,6 +99,11 @@ class MigrateSpec(JobSpec):
         target = codec_named(self.to).format_byte
         deltas = self.history is False
         return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary, deltas=deltas)
+
+    @property
+    def cold(self) -> bytes:
+        """SQL condition for the cold cells of the columns, whose bodies are left as they are."""
+        return cold_cells(self.columns)
 
     @property
     def superseded(self) -> bytes:

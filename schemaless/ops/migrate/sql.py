@@ -9,6 +9,7 @@ from schemaless.codec.deltas import ANCHOR_INTERVAL, KEYFRAME_INTERVAL
 from schemaless.codec.envelope import DELTA
 from schemaless.store.cells.sql import _DESCRIPTOR, _names, latest_version, with_keys
 from schemaless.wire.sql.parts import (
+    COLD,
     CREATED_AT,
     IS_DELTA,
     LIVE,
@@ -41,7 +42,7 @@ def wanted_bodies(
 ) -> bytes:
     """Return a condition for rows whose bodies may need re-encoding.
 
-    It excludes erased cells, and bodies already in the target format.
+    It excludes erased and cold cells, and bodies already in the target format.
 
     Args:
         target: format byte of the target codec; None for legacy.
@@ -63,10 +64,16 @@ def wanted_bodies(
         test = b"(%b AND SUBSTRING(body,1,2)<>x'C1%02X')" % (test, target & 0xF0 | DELTA)
     if sources:
         test += b" AND (%b)" % b" OR ".join(map(having, sources))
-    test += b" AND " + LIVE
-    if columns:
-        test += b" AND column_name IN (%b)" % texts(columns)
-    return test
+    return _of_columns(b"%b AND %b AND NOT %b" % (test, LIVE, COLD), columns)
+
+
+def cold_cells(columns: Sequence[str]) -> bytes:
+    """Return a condition for the cold cells of these columns; with none of them, of all."""
+    return _of_columns(COLD, columns)
+
+
+def _of_columns(test: bytes, columns: Sequence[str]) -> bytes:
+    return test + (b" AND column_name IN (%b)" % texts(columns) if columns else b"")
 
 
 _KEYFRAME: Final = (
@@ -91,22 +98,22 @@ def superseded_bodies(target: int, columns: Sequence[str]) -> bytes:
         _KEYFRAME % (_BASE, _BASE),
     )
     delta = b"SUBSTRING(body,1,2)=x'C1%02X' AND NOT (%b)" % (target & 0xF0 | DELTA, of_higher_level)
-    test = b"(%b OR %b)" % (whole, delta)
-    return test + (b" AND column_name IN (%b)" % texts(columns) if columns else b"")
+    return _of_columns(b"(%b OR %b)" % (whole, delta), columns)
 
 
-def select_history_block(database: str, after: int, rows: int, wanted: bytes, superseded: bytes) -> bytes:
+def select_history_block(database: str, after: int, rows: int, wanted: bytes, superseded: bytes, cold: bytes) -> bytes:
     """Select the next ``rows`` rows after an added_id, without bodies.
 
-    Each row is a cell, with NULL as its body and its time, followed by the length of its body and the ref_key of the
-    latest version, if that is higher. The length is NULL unless the body is ``wanted``, or is ``superseded`` and there
-    is a version that is higher than the cell, or than the base of a delta.
+    Each row is a cell, with NULL as its body and its time, followed by the length of its body, the ref_key of the
+    latest version, if that is higher, and whether it is ``cold``. The length is NULL unless the body is ``wanted``, or
+    is ``superseded`` and there is a version that is higher than the cell, or than the base of a delta.
     """
     return (
         b"SELECT added_id, row_key, column_name, ref_key, NULL, NULL, IF(wanted OR latest>top,size,NULL), "
-        b"IF(latest>ref_key,latest,NULL) FROM (SELECT added_id, row_key, column_name, ref_key, LENGTH(body) AS size, "
-        b"(%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest, IF(%b,%b,ref_key) AS top "
-        b"FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block ORDER BY added_id"
+        b"IF(latest>ref_key,latest,NULL), cold FROM (SELECT added_id, row_key, column_name, ref_key, "
+        b"LENGTH(body) AS size, (%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest, IF(%b,%b,ref_key) AS top, "
+        b"(%b) AS cold FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block "
+        b"ORDER BY added_id"
         % (
             wanted,
             wanted,
@@ -114,6 +121,7 @@ def select_history_block(database: str, after: int, rows: int, wanted: bytes, su
             latest_version(database),
             IS_DELTA,
             _BASE,
+            cold,
             cell_table(database),
             after,
             rows,
@@ -122,24 +130,25 @@ def select_history_block(database: str, after: int, rows: int, wanted: bytes, su
 
 
 def select_live(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
-    """Select row_key, column_name and ref_key of the cells with these keys that were not erased."""
-    return b"SELECT row_key, column_name, ref_key FROM %b WHERE (%b) AND %b" % (
+    """Select row_key, column_name and ref_key of the cells with these keys that are neither erased nor cold."""
+    return b"SELECT row_key, column_name, ref_key FROM %b WHERE (%b) AND %b AND NOT %b" % (
         by_key(database),
         with_keys(keys),
         LIVE,
+        COLD,
     )
 
 
-def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
+def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes, cold: bytes = COLD) -> bytes:
     """Select the next ``rows`` rows after an added_id.
 
-    Each row is a cell followed by the length of its body. The length is NULL where the body is not ``wanted``;
-    the body is NULL where it is not wanted or longer than ``max_body_bytes``.
+    Each row is a cell followed by the length of its body, NULL, and whether it is ``cold``. The length is NULL where
+    the body is not ``wanted``; the body is NULL where it is not wanted or longer than ``max_body_bytes``.
     """
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, "
-        b"IF(%b,LENGTH(body),NULL) FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d"
-        % (wanted, max_body_bytes, CREATED_AT, wanted, by_id(database), after, rows)
+        b"IF(%b,LENGTH(body),NULL), NULL, (%b) FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        % (wanted, max_body_bytes, CREATED_AT, wanted, cold, by_id(database), after, rows)
     )
 
 

@@ -49,6 +49,7 @@ class Tally(Counts):
         left: bodies left unchanged, by reason.
         left_bytes: size of the bodies left unchanged.
         erased: cells that were erased between the read and the replacement.
+        cold: cells whose document is in a cold file; their bodies are not replaced.
     """
 
     cells: int = 0
@@ -58,6 +59,7 @@ class Tally(Counts):
     left: Counter[str] = field(default_factory=Counter)
     left_bytes: int = 0
     erased: int = 0
+    cold: int = 0
 
     @property
     def reclaimed_bytes(self) -> int:
@@ -101,11 +103,11 @@ class ShardTally:
         return total_of(self.columns.values())
 
     def begin_pass(self) -> None:
-        """Reset the counters of scanned rows, outdated bodies and bodies left unchanged; each pass counts from zero."""
+        """Reset the counters of scanned rows, outdated, cold and unchanged bodies; each pass counts from zero."""
         self.rows = self.outdated = 0
         for tally in self.columns.values():
             tally.left.clear()
-            tally.left_bytes = 0
+            tally.left_bytes = tally.cold = 0
 
     def add(self, other: ShardTally) -> None:
         """Add the counters of a part of this pass."""

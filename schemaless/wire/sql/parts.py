@@ -16,6 +16,9 @@ IS_DELTA: Final = b"SUBSTRING(body,1,2) IN (x'C113',x'C123')"
 LIVE: Final = b"SUBSTRING(body,1,2)<>x'C1F0'"
 """Condition for cells that have not been erased."""
 
+COLD: Final = b"SUBSTRING(body,1,2)=x'C1F1'"
+"""Condition for cells whose document is in a cold file."""
+
 CELLS: Final = "cell"
 """Name of the table of a shard's cells."""
 

@@ -37,6 +37,7 @@ from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
+from tests.cold_files import ColdFolder
 from tests.ops.migrate.kills import Kills
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -63,6 +64,26 @@ def rows(fresh_store, new_row):
         part = keys[::2] if codec else keys[1::2]
         fresh_store.put_cells([NewCell(*key, document(key[0], key[2])) for key in part], codec=codec)
     return {(row, column): sorted(key[2] for key in keys if key[:2] == (row, column)) for row, column, _ in keys}
+
+
+def test_a_cold_cell_is_neither_a_difference_nor_the_base_of_one(fresh_store, migrate_store, by_hand, rows, tmp_path):
+    """Older versions are stored against other ones, so reading them, or erasing the cold one, needs no file."""
+    row, column = next(pair for pair, versions in rows.items() if len(versions) == 40)
+    cold = [(row, column, 3 * n) for n in (*range(20), *range(20, 40, 2))]
+    documents = {n: fresh_store.get_cell(row, column, 3 * n).body for n in range(40)}
+    ColdFolder(fresh_store, by_hand, tmp_path / "cold").freeze(cold)
+    total = migrate.run(migrate_store, HISTORY).by_column()[column]
+
+    assert total.cold == len(cold)
+    found = formats(fresh_store)
+    assert {key for key, name in found.items() if name == "cold"} == set(cold)
+    assert found[row, column, 63] == "msgpack+delta"
+    for n in range(21, 40, 2):
+        assert fresh_store.get_cell(row, column, 3 * n).body == documents[n]
+    cells = cells_of(fresh_store).items()
+    bases = {(*key[:2], base_of(cell.body)) for key, cell in cells if is_delta(cell.body)}
+    assert bases
+    assert not bases & set(cold)
 
 
 def cells_of(store):

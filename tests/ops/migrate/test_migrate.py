@@ -26,6 +26,7 @@ from schemaless.ops.migrate.sql import select_block, update_bodies
 from schemaless.ops.migrate.verify import check, verify
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
+from tests.cold_files import ColdFolder
 from tests.packets import small_packets
 
 pytestmark = [pytest.mark.mysql]
@@ -91,6 +92,29 @@ def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy,
         "json+zlib",
         "json+none",
     }
+
+
+@pytest.mark.twice
+def test_cold_cells_are_left_alone_and_counted(fresh_store, legacy, migrate_store, by_hand, tmp_path):
+    """Their bodies stay references, also if they are in a column of interest; a plan counts them too."""
+    cold = [key[:3] for key in legacy[::3]]
+    ColdFolder(fresh_store, by_hand, tmp_path / "cold").freeze(cold)
+    before = everything(fresh_store)
+    plan = plan_migration(fresh_store, exact=True)
+    total = migrate.run(migrate_store, MigrateSpec(columns=("A",))).by_column()["A"]
+    after = everything(fresh_store)
+
+    assert {column: found.cells.mid for column, found in plan.columns.items()} == {"A": 100, "B": 100}
+    assert [(found.column_name, found.cells.mid) for found in plan.stored if found.codec == "cold"] == [
+        ("A", 50),
+        ("B", 50),
+    ]
+    assert (total.cells, total.cold) == (100, 50)
+    assert {key: value for key, value in after.items() if key[1] in cold} == {
+        key: value for key, value in before.items() if key[1] in cold
+    }
+    total = migrate.run(migrate_store).total()
+    assert (total.cells, total.cold) == (100, 100)
 
 
 KEPT_AS_TEXT = {
