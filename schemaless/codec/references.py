@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.codec.compressors import too_large
-from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
@@ -21,6 +21,7 @@ from schemaless.codec.envelope import (
     seal,
     unseal,
 )
+from schemaless.codec.exact_text import exact_text
 from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import Payload, Serializer
 from schemaless.errors import ColdFileDamaged, CorruptBody
@@ -83,6 +84,23 @@ def inlined(body: bytes, engine: Engine = ENGINE) -> bytes:
         return body
     serializer, payload = unseal(body, DEFAULT_LIMITS, engine)
     return seal(serializer, payload, codec_named("json+zlib"), engine)
+
+
+def has_text_of(body: bytes, other: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> bool:
+    """Return whether two bodies, at least one of which is a reference, have the same JSON text; no file is read.
+
+    Raises:
+        CorruptBody: a body is damaged (a subclass says how).
+    """
+    lengths_and_checksums = []
+    for each in (body, other):
+        if is_reference(each):
+            reference = reference_of(each)
+            lengths_and_checksums.append((reference.length, reference.text_crc))
+        else:
+            text, _ = exact_text(each, dictionaries=dictionaries)
+            lengths_and_checksums.append((len(text), zlib.crc32(text)))
+    return lengths_and_checksums[0] == lengths_and_checksums[1]
 
 
 def with_text(body: bytes, text: Payload) -> ChainedBody:

@@ -25,7 +25,15 @@ from schemaless.codec.envelope import (
 )
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.recode import recode
-from schemaless.codec.references import Reference, reference_body, reference_of, with_fault, with_text
+from schemaless.codec.references import (
+    Reference,
+    has_text_of,
+    inlined,
+    reference_body,
+    reference_of,
+    with_fault,
+    with_text,
+)
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import ChecksumMismatch, TruncatedBody, UnknownFormat
 
@@ -81,6 +89,26 @@ def test_a_reference_without_its_text_names_the_file(engine: Engine) -> None:
         decode_body(faulty, engine=engine)
     with pytest.raises(DecodedSizeExceeded):
         decode_body(with_text(BODY, TEXT), Limits(decoded_bytes=43), engine=engine)
+
+
+def test_a_copy_of_a_cold_cell_has_its_text():
+    """Another datastore does not have the file; duplicate keys and the spelling of numbers are kept."""
+    text = b'{"a": 1.50, "a": 2}'
+    body = reference_body(17, 2, 256, text)
+    copy = inlined(with_text(body, text))
+    assert (describe_body(copy).is_text, exact_text(copy)[0]) == (True, text)
+    with pytest.raises(ColdBodyMissing):
+        inlined(body)
+
+
+def test_references_are_compared_without_their_files():
+    """By the length and the checksum of the text."""
+    document = {"fare": {"total": 12.5}, "legs": ["JFK", "BOS"]}
+    assert has_text_of(BODY, encode_body(document))
+    assert has_text_of(TEXT, BODY)
+    assert has_text_of(BODY, reference_body(18, 0, 0, TEXT))
+    assert not has_text_of(BODY, encode_body([document]))
+    assert not has_text_of(BODY, reference_body(17, 2, 256, TEXT + b" "))
 
 
 @pytest.mark.guarantee("corruption-detected")

@@ -20,10 +20,20 @@ from schemaless.base.events import Advanced, Event, Listener, ignore_events
 from schemaless.cell import CellKey, NewStoredCell, StoredCell
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import decode_body, dictionary_of, erasure_of, renumbered_body, tombstone, whole_body
+from schemaless.codec.envelope import (
+    decode_body,
+    dictionary_of,
+    erasure_of,
+    is_reference,
+    renumbered_body,
+    tombstone,
+    whole_body,
+)
+from schemaless.codec.exact_text import exact_text
 from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
+from schemaless.codec.references import inlined
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import (
@@ -534,9 +544,12 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
         return head + b', "erased": %d}' % erasure
     try:
         if stored:
-            body = whole_body(cell.body, dictionaries, compressed=True)
+            body = whole_body(inlined(cell.body), dictionaries, compressed=True)
             return head + b', "stored": "' + base64.b64encode(body) + b'"}'
-        text = recode(cell.body, LEGACY, dictionaries=dictionaries).body.strip()
+        if is_reference(cell.body):
+            text = bytes(exact_text(cell.body, dictionaries=dictionaries)[0]).strip()
+        else:
+            text = recode(cell.body, LEGACY, dictionaries=dictionaries).body.strip()
     except CorruptBody as error:
         raise error.at(cell.key, cell.shard) from error.__cause__
     if b"\n" in text or b"\r" in text:

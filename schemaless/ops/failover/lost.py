@@ -14,7 +14,8 @@ from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.cell import StoredCell
-from schemaless.codec.envelope import same_document
+from schemaless.codec.envelope import is_reference, same_document
+from schemaless.codec.references import has_text_of
 from schemaless.errors import CorruptBody, TopologyError
 from schemaless.ops.failover.change import server_of
 from schemaless.schema.databases import databases_like, tables_of, verify_identity
@@ -146,7 +147,7 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
         stored = by_key.get(key)
         if stored is not None and stored.erased:
             continue
-        if stored is None or (stored.body != cell.body and not _same(stored, cell)):
+        if stored is None or (stored.body != cell.body and not _same(internals, stored, cell)):
             yield cell
 
 
@@ -154,8 +155,10 @@ def _stored(internals: Internals, shard: int, rows: Iterable[Row]) -> Iterator[S
     return (internals.stored_cell(row, shard) for row in rows)
 
 
-def _same(one: StoredCell, other: StoredCell) -> bool:
+def _same(internals: Internals, one: StoredCell, other: StoredCell) -> bool:
     try:
+        if is_reference(other.body):
+            return has_text_of(other.body, one.body, internals.dictionaries)
         return same_document(one.decode().body, other.decode().body)
     except CorruptBody:
         return False

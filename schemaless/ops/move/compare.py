@@ -15,7 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.cell import StoredCell
-from schemaless.codec.envelope import whole_body
+from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.envelope import is_reference, whole_body
+from schemaless.codec.references import has_text_of
 from schemaless.errors import CorruptBody, MoveRefused
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.runner import ShardRun
@@ -215,7 +217,8 @@ class _Comparison:
         (current,) = self._internals.read_stored(self._shard, [added_id])
         if current.erased:
             return ERASED
-        return RE_ENCODED if _same_document(current, self._left(added_id)) else "has a different document on the target"
+        same = _same_document(current, self._left(added_id), self._internals.dictionaries)
+        return RE_ENCODED if same else "has a different document on the target"
 
     def _left(self, added_id: int) -> StoredCell:
         return self._internals.stored_cell(self._left_row(added_id), self._shard)
@@ -270,9 +273,11 @@ def _by_id(rows: Rows) -> Mapping[int, tuple[Any, ...]]:
     return {int(row[0]): tuple(row[1:]) for row in rows}
 
 
-def _same_document(one: StoredCell, other: StoredCell) -> bool:
+def _same_document(one: StoredCell, other: StoredCell, dictionaries: Dictionaries) -> bool:
     """Return whether two cells contain the same document, or the same bytes if one cannot be decoded."""
     try:
+        if is_reference(one.body) or is_reference(other.body):
+            return has_text_of(one.body, other.body, dictionaries)
         return repr(one.decode().body) == repr(other.decode().body)
     except CorruptBody:
         return one.body == other.body

@@ -17,6 +17,7 @@ import schemaless
 from schemaless import (
     BatchError,
     CellConflict,
+    ColdBodyMissing,
     CorruptBody,
     Datastore,
     InvalidBody,
@@ -28,6 +29,7 @@ from schemaless import (
     UnknownCodec,
 )
 from schemaless.codec.recode import recode
+from schemaless.codec.references import reference_body
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.store.internals import internals_of
 from schemaless.wire.node import Node
@@ -377,6 +379,8 @@ def test_put_stored_cells_that_do_not_decode_are_refused(store, new_row):
 
     with pytest.raises(CorruptBody):
         store.put_stored_cells([NewStoredCell(rows[0], "BASE", 1, b"{}"), NewStoredCell(rows[1], "BASE", 1, b"{")])
+    with pytest.raises(ColdBodyMissing):
+        store.put_stored_cells([NewStoredCell(rows[0], "BASE", 1, reference_body(1, 0, 0, b"{}"))], trusted=True)
 
     assert store.get_row(rows[0]) == {}
 
