@@ -10,7 +10,7 @@ import click
 from schemaless.base.events import Advanced
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.options import store_option
-from schemaless.codec.envelope import DELTA_FORMATS
+from schemaless.codec.envelope import COLD, DELTA_FORMATS
 from schemaless.errors import AccessDenied
 from schemaless.planning.capacity.basis import groups_of
 from schemaless.planning.capacity.history import latest
@@ -30,7 +30,7 @@ from schemaless.ui.terminal.output import (
     progress,
 )
 
-_KINDS: Final = ("whole", "deltas")
+_KINDS: Final = ("whole", "deltas", "cold")
 
 
 @click.command(cls=ReadOnlyCommand)
@@ -92,7 +92,7 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
         out().print(f"\nstored bodies, measured at {stored['measured_at'][:16]} UTC")
         print_table(
             None,
-            ["column", "whole", "bytes", "differences", "bytes"],
+            ["column", "whole", "bytes", "differences", "bytes", "cold", "bytes"],
             [
                 [column["column_name"], *(text for kind in _KINDS for text in _kind_texts(column[kind]))]
                 for column in stored["columns"]
@@ -108,7 +108,7 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
 
 
 def _stored_facts(store: Datastore) -> dict[str, Any] | None:
-    """Return the number and size of each column's bodies in the latest measurement, whole ones and deltas apart."""
+    """Return the number and size of each column's bodies in the latest measurement, whole, deltas and references."""
     try:
         measurement = latest(store)
     except AccessDenied:
@@ -119,7 +119,8 @@ def _stored_facts(store: Datastore) -> dict[str, Any] | None:
     for name in measurement.column_names:
         kinds: dict[str, list[Group]] = {kind: [] for kind in _KINDS}
         for group in groups_of(measurement, name):
-            kinds["deltas" if group.codec in DELTA_FORMATS.values() else "whole"].append(group)
+            is_delta = group.codec in DELTA_FORMATS.values()
+            kinds["deltas" if is_delta else "cold" if group.codec == COLD else "whole"].append(group)
         sizes = {
             kind: {size: round(sum(getattr(group, size).mid for group in groups)) for size in ("cells", "body_bytes")}
             for kind, groups in kinds.items()

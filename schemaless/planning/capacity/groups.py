@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.base.numbers import Interval, student_t
-from schemaless.codec.envelope import HEADER_BYTES, describe_body
+from schemaless.codec.envelope import COLD, HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
@@ -195,7 +195,7 @@ class _Reader:
         """Decode a few bodies of each column and codec, and add the sums for the regression to ``values``."""
         chosen: dict[int, tuple[str, str]] = {}
         for name, cells in members.items():
-            if name[1] in (LEGACY.name, UNREADABLE):
+            if name[1] in _AT_FACE_VALUE:
                 continue
             short = [added_id for added_id, length in cells if length <= _LONGEST_DECODED_BYTES]
             chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED_PER_WINDOW, len(short))), name)
@@ -237,6 +237,9 @@ class _Line:
     spread: float = 0.0
     degrees: float = 3.0
 
+
+_AT_FACE_VALUE: Final = (LEGACY.name, UNREADABLE, COLD)
+"""Codecs of bodies that are not decoded: the size of their JSON text is taken to be that of the body."""
 
 _AS_STORED: Final = _Line(0.0, 1.0)
 
@@ -284,7 +287,7 @@ def _with_json(windows: Sample) -> tuple[Sample, dict[tuple[str, str], float], l
     extended: list[dict[Key, float]] = [dict(figures.values) for figures in windows.figures]
     for _, column, codec in windows.keys_of("bytes"):
         name = column, codec
-        line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _fit(windows, name)
+        line = _AS_STORED if codec in _AT_FACE_VALUE else _fit(windows, name)
         if line is None:
             undecoded.append(name)
             line = _AS_STORED

@@ -18,7 +18,7 @@ from schemaless.base.numbers import Interval
 from schemaless.base.parts import parts
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
-from schemaless.codec.envelope import is_erased
+from schemaless.codec.envelope import is_erased, is_reference
 from schemaless.codec.registry import DEFAULT, ZSTD, Codec
 from schemaless.planning.sampling.block_trial import stored_bytes, widened
 from schemaless.planning.sampling.page_model import MYROCKS, PAGE_BYTES, Layout, Packer, lsm_entry_bytes
@@ -192,7 +192,7 @@ def sample_cells(
     bounds: Bounds = BOUNDS,
     listener: Listener = ignore_events,
 ) -> CellSample:
-    """Read a sample of cells with their bodies.
+    """Read a sample of cells with their bodies, without erased and cold ones.
 
     Args:
         store: the datastore.
@@ -220,7 +220,8 @@ def sample_cells(
         for _, row_key, column_name, ref_key, body, _ in window_rows(internals.shards, window, size):
             rows += 1
             body_bytes += len(body)
-            if (wanted is None or column_name in wanted) and not is_erased(body):
+            is_kept = wanted is None or column_name in wanted
+            if is_kept and not is_erased(body) and not is_reference(body):
                 cells.append(SampledCell(row_key, column_name, ref_key, body))
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)
