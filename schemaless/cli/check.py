@@ -31,13 +31,15 @@ from schemaless.ui.terminal.output import (
 @click.command(cls=ReadOnlyCommand)
 @store_option
 @shards_option
+@click.option("--cold", is_flag=True, help="Also read the documents in cold files, and decode them.")
 @workers_options
 @json_option
-def check(store: Datastore, shards: list[int], workers: int, dask: str | None) -> int:
+def check(store: Datastore, shards: list[int], cold: bool, workers: int, dask: str | None) -> int:
     """Check every cell and the tables of every shard. Read-only.
 
     \b
-    - Bodies: each body decodes and is in canonical form.
+    - Bodies: each body decodes and is in canonical form; the reference of a
+      cold cell is to a file of its shard.
     - Placement: each row is in the shard of its row_key.
     - Identity: each shard is the one that the catalog lists.
     - Triggers and indexes: each shard has their locations, index tables that
@@ -58,6 +60,7 @@ def check(store: Datastore, shards: list[int], workers: int, dask: str | None) -
       schemaless check
       schemaless check --shards 0-3 --json
       schemaless check --workers 4
+      schemaless check --cold
       schemaless check --dask tcp://scheduler:8786
 
     Exit status: 0, or 1 if faults were found.
@@ -70,7 +73,7 @@ def check(store: Datastore, shards: list[int], workers: int, dask: str | None) -
             unsound.add(fault.shard)
 
     with verify_workers("checking", store, shards, workers, dask, faults) as (pool, listener):
-        report = check_cells(store, shards, workers=pool, listener=together(listener, only(Fault, mark)))
+        report = check_cells(store, shards, cold=cold, workers=pool, listener=together(listener, only(Fault, mark)))
     sound = [shard for shard in shards if shard not in unsound]
     with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
         tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))

@@ -168,6 +168,11 @@ def select_block_digests(database: str, after: int, up_to: int) -> bytes:
     return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, by_id(database), id_range(after, up_to))
 
 
+def select_live_cold_files(database: str) -> bytes:
+    """Select file_id, first_id and last_id of a shard's cold files that references may be to."""
+    return b"SELECT file_id, first_id, last_id FROM %b WHERE state='live'" % table(database, b"cold_file")
+
+
 def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Replace bodies that are still unchanged, given ``(added_id, SHA-256 of the stored body, new body)``.
 

@@ -20,8 +20,9 @@ from schemaless.base.events import Advanced, Event, Listener, ignore_events, onl
 from schemaless.base.keys import cell_key
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import check_canonical, counts_as, describe_body, is_delta
+from schemaless.codec.envelope import check_canonical, counts_as, describe_body, is_delta, is_reference
 from schemaless.codec.recode import recode
+from schemaless.codec.references import reference_of
 from schemaless.errors import (
     CorruptBody,
     DictionaryDamaged,
@@ -40,6 +41,7 @@ from schemaless.ops.migrate.originals import Match, Missing, Originals, StoredDi
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.replicas import Difference, PrimaryWaits, ReplicaComparison, ReplicaLags
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.sql import select_live_cold_files
 from schemaless.ops.migrate.tally import Counts
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -133,6 +135,8 @@ class VerifyOptions:
         lag_timeout_s: maximum time to wait for a replica that differs to catch up, in seconds.
         block_rows: cells per block; None scans each shard as a whole and compares it with neither replicas nor the
             archive.
+        cold: read the documents of cold cells, too. Otherwise only their references are checked, against the list of
+            the shard's cold files.
     """
 
     wanted: MigrateSpec | None = None
@@ -143,6 +147,7 @@ class VerifyOptions:
     replicas: bool = True
     lag_timeout_s: float = LAG_TIMEOUT_S
     block_rows: int | None = 500
+    cold: bool = False
 
     def of(self, shard: int, seed: int | None) -> VerifyOptions:
         """Return the part of the options that the worker for one shard needs, with the seed of the sample."""
@@ -159,15 +164,20 @@ def check(
     store: Datastore,
     shards: Iterable[int] | None = None,
     *,
+    cold: bool = False,
     workers: Workers | None = None,
     listener: Listener = ignore_events,
 ) -> VerifyReport:
     """Verify each cell individually, the identity of each shard, and the dictionaries.
 
-    A cell must decode to a canonical payload and be in the shard of its key. The dictionaries in the catalog and on
-    each cluster must be intact. The arguments and errors are the same as for ``verify``.
+    A cell must decode to a canonical payload and be in the shard of its key. The reference of a cold cell must be to a
+    file of its shard; with ``cold``, its document is read and decoded as well. The dictionaries in the catalog and on
+    each cluster must be intact. The other arguments and the errors are the same as for ``verify``.
+
+    Raises:
+        ColdStoreUnavailable: with ``cold``: the cold store does not answer.
     """
-    report = verify(store, shards, CELLS, workers=workers, listener=listener)
+    report = verify(store, shards, replace(CELLS, cold=cold), workers=workers, listener=listener)
     for message in internals_of(store).dictionary_replicas.differences():
         report.faults[DictionaryDamaged.__name__] += 1
         listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
@@ -265,6 +275,7 @@ class _ShardVerification:
         self._unreachable = unreachable
         self._skipped: set[Node] = set()
         self._last_id = 0
+        self._cold_files: dict[int, tuple[int, int]] = {}
 
     def run(self) -> VerifyReport:
         shard, archive = self._shard, self._options.archive
@@ -321,7 +332,7 @@ class _ShardVerification:
         """
         on_primary: dict[int, StoredDigest] = {}
         report, wanted = self._report, self._options.wanted
-        for cell in self._store.scan_shard(self._shard, after=after, up_to=up_to):
+        for cell in self._internals.scan(self._shard, after=after, up_to=up_to, cold=self._options.cold):
             report.cells += 1
             report.body_bytes += len(cell.body)
             if digests:
@@ -333,7 +344,11 @@ class _ShardVerification:
                 due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
             except CorruptBody:
                 due = False
-            faults = list(_faults_of(self._store, cell))
+            faults = list(_misplaced(self._store, cell))
+            if is_reference(cell.body):
+                faults += self._reference_faults(cell)
+            if self._options.cold or not is_reference(cell.body):
+                faults += _damage(self._store, cell)
             if due and not faults and wanted is not None:
                 stored = describe_body(cell.body).name
                 message = (
@@ -347,6 +362,23 @@ class _ShardVerification:
             for kind, message in faults:
                 self._fault(kind, cell.key, cell.added_id, message)
         return on_primary
+
+    def _reference_faults(self, cell: StoredCell) -> Iterator[tuple[str, str]]:
+        """Yield the kind and the message of a fault of a reference, which is visible without its file."""
+        try:
+            number = reference_of(cell.body).file
+        except CorruptBody as error:
+            if not self._options.cold:
+                yield type(error).__name__, error.message
+            return
+        if number not in self._cold_files:
+            sql = select_live_cold_files(self._internals.shards.database(self._shard))
+            rows = self._internals.shards.rows(self._shard, sql)
+            self._cold_files = {int(file): (int(first), int(last)) for file, first, last in rows}
+        first, last = self._cold_files.get(number, (1, 0))
+        if not first <= cell.added_id <= last:
+            known = f"which has cells from {first} to {last}" if first <= last else "which the shard does not have"
+            yield "ReferenceWrong", f"its document is in cold file {number}, {known}"
 
     def _reason_left(self, cell: StoredCell) -> str | None:
         """Return why the job left a cell unchanged, or None if it did not.
@@ -438,8 +470,8 @@ def _described(difference: Difference, node: Node) -> str:
     return f"it has a different {'body' if same else 'key or created_at'} on replica {node}"
 
 
-def _faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the message of each fault of a cell."""
+def _misplaced(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the message of each fault of a cell's key."""
     home = store.shard_of(cell.row_key)
     if home != cell.shard:
         yield "Misplaced", f"its row_key belongs to shard {home}, so reads do not find it here"
@@ -447,6 +479,10 @@ def _faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
         cell_key(*cell.key)
     except InvalidCell as error:
         yield "InvalidCell", str(error)
+
+
+def _damage(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the message of the fault of a cell's body, if it has one."""
     try:
         cell.decode()
         check_canonical(cell.body, internals_of(store).dictionaries)

@@ -12,6 +12,7 @@ from schemaless.base.events import Advanced, only, together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.internals import internals_of
+from tests.cold_files import ColdFolder
 
 pytestmark = pytest.mark.mysql
 
@@ -163,3 +164,27 @@ def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fres
     assert internals_of(fresh_store).shards.database(1) in found[0].message
     assert report.shards == 4
     assert len(others) <= report.cells < len(others) + len(rows)
+
+
+def test_check_looks_at_references_without_their_files(fresh_store, new_row, by_hand, tmp_path):
+    """A reference is to a file that the shard lists, for this cell; the files are read with ``cold`` only."""
+    rows = [new_row() for _ in range(20)]
+    for row in rows:
+        fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
+    folder = ColdFolder(fresh_store, by_hand, tmp_path / "cold")
+    folder.freeze([(row, "BASE", 1) for row in rows[:10]])
+    (tmp_path / "cold").rename(tmp_path / "away")
+    report = check(fresh_store)
+
+    assert (report.faults, report.by_codec["cold"], report.cells) == ({}, 10, 20)
+    assert check(fresh_store, cold=True).faults == {"ColdBodyMissing": 10}
+    (tmp_path / "away").rename(tmp_path / "cold")
+    assert check(fresh_store, cold=True).faults == {}
+    shard = fresh_store.shard_of(rows[0])
+    database = internals_of(fresh_store).shards.database(shard).encode()
+    by_hand(fresh_store).execute(shard, b"UPDATE `%b`.cold_file SET state='condemned'" % database)
+    found = []
+    check(fresh_store, listener=only(Fault, found.append))
+    assert {fault.kind for fault in found} == {"ReferenceWrong"}
+    there = {row for row in rows[:10] if fresh_store.shard_of(row) == shard}
+    assert {fault.key.row_key for fault in found} == there

@@ -21,6 +21,7 @@ from schemaless.ops.move.record import Records
 from schemaless.ops.move.spec import CREATED_NEW, TABLES, MoveSpec
 from schemaless.ops.move.sql import CARRIED, FENCED
 from schemaless.schema.tables import shard_metadata
+from schemaless.store.cold.files import ShardFiles
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
@@ -69,9 +70,12 @@ def everything(store: Datastore, shard: int = SHARD) -> dict[int, tuple[object, 
 
 
 def test_a_move_preserves_cells(client, mover, rows):
-    """Ids, keys, times and bytes stay; the job is done, and the next id is far above all that were ever assigned."""
+    """Ids, keys, times and bytes stay, and the list of cold files; the next id is far above all that were assigned."""
     for size in (0, 10, 3_000, 70_000):
         client.put_cell(next(rows), "BASE", 1, "x" * size)
+    cold = ShardFiles(internals_of(mover).shards, SHARD)
+    cold.publish(cold.list_new("a" * 32, 1, 4), {"cells": 4, "sha256": "b" * 64})
+    files = cold.all()
     before = everything(client)
     target = other(client)
     (record,) = moves.run(mover, spec_for(client), [SHARD])
@@ -83,6 +87,8 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert internals_of(client).topology.cluster_of(SHARD).name == target
     assert {added_id: cell for added_id, cell in everything(client).items() if added_id != put.added_id} == before
     assert put.added_id > max(before) + (1 << 19)
+    assert cold.all() == files
+    assert [file.state for file in files] == ["live"]
 
 
 @pytest.mark.guarantee("myrocks-moves")
