@@ -165,7 +165,7 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
         out().print(f"left: {count:,} {what}")
     for what in found.outstanding:
         note(f"outstanding: {what}")
-    return 0 if found.clean and not found.status.waiting else EXIT_FAILED
+    return 0 if found.clean and found.status.state in ("acknowledged", "verified") else EXIT_FAILED
 
 
 @erase.command()

@@ -92,6 +92,8 @@ def show_status(status: ErasureStatus) -> None:
         out().print(f"{name}: acknowledged {at:%Y-%m-%d %H:%M:%S}")
     for name, shards in status.waiting.items():
         out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}")
+    if status.cold:
+        out().print(f"cold files: not rewritten yet in shards {shards_text(list(status.cold))}")
     for what, found in entry.notes.items():
         out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, found))}")
 
@@ -106,6 +108,7 @@ def status_json(status: ErasureStatus) -> dict[str, Any]:
         "shards": [asdict(each) for each in entry.shards],
         "acknowledged": dict(status.acknowledged),
         "waiting": {name: list(shards) for name, shards in status.waiting.items()},
+        "cold": list(status.cold),
     }
 
 

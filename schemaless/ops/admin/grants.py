@@ -93,7 +93,7 @@ _IN_SHARD: Final[dict[str, dict[Role, str]]] = {
     "cell": {**_READS, "app": "SELECT, INSERT", "migrate": "SELECT, UPDATE (`body`)"},
     "shard_identity": _READS,
     "erased_cell": {**_READS, "migrate": "SELECT, INSERT, UPDATE (`event_id`)", "erase": "INSERT"},
-    "cold_file": {**_READS, "migrate": "SELECT, INSERT, UPDATE"},
+    "cold_file": {**_READS, "migrate": "SELECT, INSERT, UPDATE", "erase": "INSERT"},
     "follower": _ON_FOLLOWERS,
     "parked": {**_ON_FOLLOWERS, "erase": "DELETE"},
     "alembic_version": {"admin": "CREATE, UPDATE"},

@@ -40,11 +40,15 @@ class DictionarySearch:
         return bool(self._contents)
 
     def see(self, cell: StoredCell) -> None:
-        """Search the dictionaries for the values of a cell."""
+        """Search the dictionaries for the values of a cell; those of a cold one are searched in its file."""
         try:
             document = cell.decode().body
         except CorruptBody:
             return
+        self.search(document)
+
+    def search(self, document: Any) -> None:
+        """Search the dictionaries for the values of a document."""
         for value in values_of(document):
             for number, content in self._contents.items():
                 if number not in self.found and value in content:

@@ -3,10 +3,10 @@
 An erasure is an entry of the ledger: of the kind ``keys``, with a list of targets, or ``range``, with the rules of the
 retention policies as of the start of the run. However often a run is interrupted, it erases what had expired then.
 
-In each shard a job erases the cells on the primary, then their copies in tables that moves have left, and waits for the
-replicas of every cluster that has or had the shard. Then it records the shard in the ledger. Each step is safe to
-repeat, so an interrupted shard starts over, and so does one whose primary has changed: the new primary may lack
-erasures that the old one had committed.
+In each shard a job erases the cells on the primary, then their copies in tables that moves have left and in cold files,
+and waits for the replicas of every cluster that has or had the shard. Then it records the shard in the ledger. Each
+step is safe to repeat, so an interrupted shard starts over, and so does one whose primary has changed: the new primary
+may lack erasures that the old one had committed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from schemaless.base.events import Listener, ignore_events
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.errors import ArchiveFailed, InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
+from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.copies import clusters_of, copy_tables, erase_copies, wait_for_replicas
 from schemaless.ops.erasure.dictionaries import DictionarySearch
 from schemaless.ops.erasure.expired import Rule, blocks, rules_of, server_time
@@ -102,6 +103,7 @@ def work(store: Datastore, run: ShardRun) -> None:
             run.spend(batch.body_bytes)
             eraser.max_cells = cells_at_once(run)
         _erase_copies(internals, run, eraser)
+        _erase_from_cold_files(internals, run, search)
         names = clusters_of(store, [state.shard], copy_tables(internals, state.shard))
         patience_s = spec.replica_patience_s
         behind = [each for name in names for each in wait_for_replicas(internals, name, run.gate, patience_s)]
@@ -151,6 +153,14 @@ def _erase_copies(internals: Internals, run: ShardRun, eraser: ShardEraser) -> N
         copies["copies"] += replaced
 
 
+def _erase_from_cold_files(internals: Internals, run: ShardRun, search: DictionarySearch) -> None:
+    """Rewrite the cold files of the run's shard that have documents of this or another erasure."""
+    cold = ColdEraser(internals, run.state.shard, run.gate, search.search if search.needed else None)
+    files = cold.run()
+    if files:
+        run.state.counters["cold_files"] = run.state.counters.get("cold_files", 0) + files
+
+
 # A replay concerns fewer shards once it has been interrupted.
 ERASE: Final = JobKind(
     "erase",
@@ -188,7 +198,7 @@ def run(store: Datastore, spec: ErasureSpec, shards: Iterable[int] | None = None
 
 
 def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Path] = ()) -> ErasureStatus:
-    """Erase the copies that ``Datastore.erase`` leaves: in tables of moves, replicas, and archives on this machine.
+    """Erase the copies that ``Datastore.erase`` leaves: in tables of moves, cold files, replicas, and local archives.
 
     This does the work of 'schemaless erase run --execute --erasure NUMBER' in this process, and of 'schemaless erase
     archive' for the folders in which migrations have kept originals. It is safe to repeat, also after an interruption.
@@ -200,14 +210,15 @@ def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Pa
         archives: folders of archives besides those that the catalog knows.
 
     Returns:
-        The status: ``state`` is "executed" until all followers, which ``waiting`` names, have handled the erasure, and
-        then "acknowledged". ``entry.notes`` names replicas that lag or do not answer.
+        The status: ``state`` is "executed" until all followers, which ``waiting`` names, have handled the erasure and
+        the cold files of all shards are rewritten, and then "acknowledged". ``entry.notes`` names replicas that lag or
+        do not answer.
 
     Raises:
         InvalidInput: an argument is of the wrong type, or there is no such erasure or folder.
         JobConflict: the job was cancelled.
         ArchiveFailed: a file was left as it is, because it cannot be written or its migration has not ended.
-        ServerError: a server failed; the work done is kept.
+        ServerError, ColdStoreUnavailable: a server or the cold store failed; the work done is kept.
     """
     return finish(check_datastore(store), number, archives)
 

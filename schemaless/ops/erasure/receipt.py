@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from schemaless.errors import InvalidInput, ServerError
+from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.exports import erased_exports
 from schemaless.ops.erasure.places import places
 from schemaless.ops.erasure.sql import SHOW_LOG_EXPIRY
@@ -42,6 +43,8 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
     exports = erased_exports(store, entry, found.waiting)
     nodes = [node for name in where.clusters for node in internals.topology.cluster(name).nodes]
     replicas, dictionaries = (entry.notes.get(name, ()) for name in ("replicas_behind", "dictionaries"))
+    cold = [ColdEraser(internals, shard.shard) for shard in entry.shards]
+    cold_files = [(file.name, each.is_own(file)) for each in cold for file in each.deleted(number)]
     unapplied = "documents, unless it has applied the erasure since", f"'erase verify {number}' finds none there"
     times: dict[str, datetime | None] = {step: getattr(entry, step) for step in STEPS}
     remains = [
@@ -50,6 +53,20 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         *((f"replica {replica}", *unapplied) for replica in replicas),
         ("backups", "documents as of the backup", "their owner deletes them"),
         *((name, "has not acknowledged", "it does") for name in found.waiting),
+        *(
+            (f"cold files of shard {each}", "documents", f"'erase run --erasure {number}' rewrites them")
+            for each in found.cold
+        ),
+        *(
+            (f"cold file {name}", "documents", "the datastore that this one was restored from erases them")
+            for name, is_own in cold_files
+            if not is_own
+        ),
+        *(
+            (f"old versions of cold file {name}", "documents", "the bucket's rule deletes them, if it has versions")
+            for name, is_own in cold_files
+            if is_own
+        ),
         *((f"copies of {each.uri}", "documents as they were when copied", _REPLACED) for each in exports),
         *(
             (f"export {each.name} in {each.uri}", f"unknown: {each.problem}", "it is read")
@@ -82,6 +99,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
             "shards": [shard.shard for shard in entry.shards],
             "acknowledged_by": {name: at.isoformat() for name, at in found.acknowledged.items()},
         },
+        "cold_files": [name for name, is_own in cold_files if is_own],
         "exports": [asdict(export) for export in exports],
         "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
     }

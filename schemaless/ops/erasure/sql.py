@@ -5,11 +5,21 @@ None of them reads the body of a cell that is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import LIVE, by_id, cell_table, id_range, moment, numbers, text
+from schemaless.wire.sql.parts import (
+    LIVE,
+    by_id,
+    cell_table,
+    id_range,
+    moment,
+    numbers,
+    table,
+    text,
+    texts,
+)
 
 SHOW_LOG_EXPIRY: Final = (
     b"SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_expire_logs_seconds', 'expire_logs_days')"
@@ -67,6 +77,36 @@ def expires(
             % (cell_table(database), existing, kept_versions - 1)
         )
     return b"(%b)" % b" AND ".join(conditions)
+
+
+def select_files_of_erasure(database: str, erasure: int, states: Iterable[str]) -> bytes:
+    """Select file_id and generation of the cold files in some states that may have, or had, documents of an erasure."""
+    return (
+        b"SELECT file_id, generation FROM %b AS file WHERE state IN (%b) AND EXISTS (SELECT 1 FROM %b AS log "
+        b"WHERE log.erasure=%d AND log.event_id>file.erased_event AND log.added_id>=file.first_id "
+        b"AND log.added_id<=file.last_id)" % (_files(database), texts(states), table(database, b"erased_cell"), erasure)
+    )
+
+
+def select_events(database: str, after: int, up_to: int, limit: int) -> bytes:
+    """Select event_id and added_id of the next erased cells, in the order of events."""
+    return b"SELECT event_id, added_id FROM %b WHERE event_id>%d AND event_id<=%d ORDER BY event_id LIMIT %d" % (
+        table(database, b"erased_cell"),
+        after,
+        up_to,
+        limit,
+    )
+
+
+def advance_cold_files(database: str, event: int, but: Collection[int]) -> bytes:
+    """Record that cold files, but for some, have no documents whose erasure is an event up to this one."""
+    others = b" AND file_id NOT IN (%b)" % numbers(but) if but else b""
+    files = _files(database), event, event, others
+    return b"UPDATE %b SET erased_event=%d WHERE erased_event<%d AND state<>'deleted'%b" % files
+
+
+def _files(database: str) -> bytes:
+    return table(database, b"cold_file")
 
 
 def select_sizes(database: str, ids: Iterable[int]) -> bytes:

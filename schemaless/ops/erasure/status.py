@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.ledger import Erasure
 from schemaless.store.followers.settings import Settings
@@ -21,11 +22,13 @@ class ErasureStatus:
         acknowledged: when each follower was first seen to have handled it.
         waiting: followers that have not acknowledged it, with the affected shards; meaningful only if
             ``entry.executed_at`` is set.
+        cold: shards with cold files that may still have its documents.
     """
 
     entry: Erasure
     acknowledged: Mapping[str, datetime] = field(default_factory=dict)
     waiting: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    cold: Sequence[int] = ()
 
     @property
     def number(self) -> int:
@@ -45,7 +48,7 @@ class ErasureStatus:
             return "intended"
         if entry.verified_at is not None:
             return "verified"
-        return "executed" if self.waiting else "acknowledged"
+        return "executed" if self.waiting or self.cold else "acknowledged"
 
 
 def status(store: Datastore, number: int) -> ErasureStatus:
@@ -59,16 +62,19 @@ def status(store: Datastore, number: int) -> ErasureStatus:
     ledger, log = internals.erasures.ledger, internals.erasures.log
     entry = ledger.entry(number)
     waiting: dict[str, list[int]] = {}
+    cold = []
     names = Settings(internals.follower_access).all()
     for shard in entry.shards:
         if not shard.last_event:
             continue
+        if ColdEraser(internals, shard.shard).pending(number):
+            cold.append(shard.shard)
         handled = log.acknowledged(shard.shard)
         for name in names:
             # A follower without a row there has not begun, and will start after what was erased.
             if handled.get(name, shard.last_event) < shard.last_event:
                 waiting.setdefault(name, []).append(shard.shard)
-    return ErasureStatus(entry, ledger.acknowledged(number), waiting)
+    return ErasureStatus(entry, ledger.acknowledged(number), waiting, cold)
 
 
 def record_acknowledgements(store: Datastore, number: int) -> ErasureStatus:
@@ -80,6 +86,6 @@ def record_acknowledgements(store: Datastore, number: int) -> ErasureStatus:
         return found
     names = [name for name in Settings(internals.follower_access).all() if name not in found.waiting]
     ledger.record_acknowledged(number, [name for name in names if name not in found.acknowledged])
-    if not found.waiting:
+    if not found.waiting and not found.cold:
         ledger.mark(number, "acknowledged")
     return status(store, number)

@@ -15,6 +15,7 @@ from typing import Final
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.ops.erasure.archives import erase_from_archives
+from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.copies import live_copies, tables_of_moves
 from schemaless.ops.erasure.places import archives, places
 from schemaless.ops.erasure.replay import what_came_back
@@ -60,7 +61,7 @@ def verify(
     archive_folders: Iterable[Path] = (),
     listener: Listener = ignore_events,
 ) -> Verification:
-    """Look for what an erasure should have removed: in tables, indexes, archives, dictionaries and replicas.
+    """Look for what an erasure should have removed, in all places: tables, indexes, cold files, archives, dictionaries.
 
     Args:
         store: the datastore.
@@ -72,6 +73,7 @@ def verify(
     Raises:
         InvalidInput: there is no such erasure, or it has not been executed.
         ServerError: a primary cannot be reached.
+        ColdStoreUnavailable: the cold store does not answer.
     """
     internals = internals_of(store)
     entry = internals.erasures.ledger.entry(number)
@@ -100,7 +102,7 @@ def verify(
     found.note(*(f"table {table}, {misplaced}" for table in where.strays))
     found.note(*(f"former primary {server}: its lost cells are not settled" for server in where.lost_primaries))
     found.note(*(f"replica {replica}" for replica in entry.notes.get("replicas_behind", ())))
-    if found.clean and not found.status.waiting:
+    if found.clean and not found.status.waiting and not found.status.cold:
         internals.erasures.ledger.mark(number, "verified")
         found.status = record_acknowledgements(store, number)
     return found
@@ -111,8 +113,12 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
     eraser = internals.erasures.eraser(shard, number)
     database = internals.shards.database(shard)
     cluster = internals.topology.cluster_of(shard)
+    cold, erased = ColdEraser(internals, shard), list[int]()
+    for file in cold.pending(number):
+        found.faults[f"cold file {file.name}, which may have documents until 'erase run' rewrites it"] += 1
     for ids in eraser.erased_ids(_CELLS_AT_ONCE):
         found.cells += len(ids)
+        erased += ids
         for what, count in (("cells on the primary", sql.count_live), ("parked cells", sql.count_parked)):
             found.faults += Counter({what: int(internals.shards.rows(shard, count(database, ids))[0][0])})
         copies, unread = live_copies(internals, shard, ids)
@@ -128,6 +134,8 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
             found.faults += Counter({f"cells on replica {node}": int(rows[0][0])})
         rows_of = internals.shards.rows(shard, sql.select_rows_of(database, ids))
         _verify_entries(internals, shard, [bytes(row_key) for (row_key,) in rows_of], found)
+    for file, documents in cold.live_documents(erased):
+        found.faults[f"documents in cold file {file.name}"] += documents
 
 
 def _verify_entries(internals: Internals, shard: int, rows: Sequence[bytes], found: Verification) -> None:

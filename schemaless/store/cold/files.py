@@ -143,7 +143,10 @@ class ShardFiles:
         return listed
 
     def publish(self, file: ColdFile, written: Mapping[str, int | str], replaces: ColdFile | None = None) -> bool:
-        """Make a file that is complete and verified live; return False if it was condemned while it was written.
+        """Make a file that is complete and verified live.
+
+        Returns:
+            False if it was condemned while it was written, or now because the generation that it replaces is not live.
 
         Args:
             file: the file.
@@ -154,13 +157,17 @@ class ShardFiles:
 
         def operation(connection: Connection) -> None:
             with connection.transaction():
-                if replaces is not None:
+                # Nothing is condemned unless its successor becomes live.
+                if connection.execute(live).affected and replaces is not None:
                     condemn = sql.update_file(
                         self._database, replaces.file_id, replaces.generation, ["live"], {"state": "condemned"}
                     )
                     if not connection.execute(condemn).affected:
-                        return
-                connection.execute(live)
+                        connection.execute(
+                            sql.update_file(
+                                self._database, file.file_id, file.generation, ["live"], {"state": "condemned"}
+                            )
+                        )
 
         self._shards.run(self._shard, operation, writes=True)
         # The statement may have been repeated after a lost reply, and then it changes nothing.

@@ -53,6 +53,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
             section("When", terms(times)),
             listed("What was requested", ["target"], targets),
             listed("Acknowledged by", ["follower", "when"], followers),
+            listed("Cold files without the documents", ["file"], [[name] for name in receipt["cold_files"]]),
             listed("Export files", ["export", "file", "documents removed", "state"], files),
             section("Keys", f"<p>{receipt['keys']}.</p>"),
             section("Signature", terms([(name.replace("_", " "), str(value)) for name, value in signature.items()]))

@@ -86,7 +86,7 @@ def test_a_condemned_file_does_not_return(files):
     assert states == {
         (file.file_id, 0): "condemned",
         (file.file_id, 1): "live",
-        (file.file_id, 2): "writing",
+        (file.file_id, 2): "condemned",
         (other.file_id, 0): "deleted",
     }
     (live,) = files.all("live")

@@ -1,0 +1,193 @@
+"""Erasures and cold files: documents leave every file that a shard lists, and nothing else changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from schemaless import ColdBodyMissing, ColdStoreUnavailable, Datastore, NewCell, finish_erasure
+from schemaless.ops.erasure import job
+from schemaless.ops.erasure.cold_files import ColdEraser
+from schemaless.ops.erasure.receipt import receipt
+from schemaless.ops.erasure.status import record_acknowledgements, status
+from schemaless.ops.erasure.verify import verify
+from schemaless.store.cold.files import ShardFiles
+from schemaless.store.erasures.ledger import target
+from schemaless.store.erasures.retention import Policy
+from schemaless.store.internals import internals_of
+from schemaless.topology.shards import Shards
+from tests.cold_files import ColdFolder
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+REASON = "gdpr-art-17"
+Rows = list[uuid.UUID]
+
+
+@pytest.fixture
+def cold(fresh_store: Datastore, by_hand: Callable[[Datastore], Shards], tmp_path: Path) -> ColdFolder:
+    """The cold store of the datastore."""
+    return ColdFolder(fresh_store, by_hand, tmp_path / "cold")
+
+
+@pytest.fixture
+def rows(fresh_store: Datastore, new_row: Callable[[], uuid.UUID]) -> Rows:
+    """Three rows of one shard with four versions each."""
+    made = [new_row()]
+    while len(made) < 3:
+        row = new_row()
+        made += [row] if fresh_store.shard_of(row) == fresh_store.shard_of(made[0]) else []
+    keys = [(row, version) for version in range(4) for row in made]
+    fresh_store.put_cells([NewCell(row, "BASE", version, {"of": f"{row} {version}"}) for row, version in keys])
+    return made
+
+
+def frozen(cold: ColdFolder, rows: Rows) -> list[list[str | None]]:
+    """Make all cells cold; return the texts of their file."""
+    (file,) = cold.freeze([(row, "BASE", version) for row in rows for version in range(4)])
+    return cold.texts(file)
+
+
+def without(texts: list[list[str | None]], marker: str) -> list[list[str | None]]:
+    return [[None if text is None or marker in text else text for text in group] for group in texts]
+
+
+def erase(store: Datastore, *rows: uuid.UUID) -> int:
+    """Erase rows by a job; return the number of the erasure."""
+    number = internals_of(store).erasures.ledger.intend(REASON, [target(row) for row in rows])
+    job.run(store, job.ErasureSpec(number))
+    return number
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_an_erasure_removes_documents_from_files_and_keeps_the_others_in_place(erase_store, cold, rows):
+    """The old file is gone, the receipt names it, and the new one has null where the documents were."""
+    subject, shard = rows[1], erase_store.shard_of(rows[1])
+    texts = frozen(cold, rows)
+    (old,) = ShardFiles(cold.shards, shard).all()
+    number = erase(erase_store, subject)
+    new = cold.live(old)
+
+    assert cold.texts(new) == without(texts, str(subject)) != texts
+    assert (new.generation, new.cells, cold.names()) == (1, 12, {new.name})
+    assert new.text_bytes == sum(len(text) for group in cold.texts(new) for text in group if text is not None)
+    assert cold.states(shard) == [(0, "deleted"), (1, "live")]
+    assert receipt(erase_store, number)["cold_files"] == [old.name]
+    assert (status(erase_store, number).state, verify(erase_store, number).faults) == ("acknowledged", {})
+    assert ColdEraser(internals_of(erase_store), shard).run() == 0
+    assert ShardFiles(cold.shards, shard).references(0, 1 << 40) == {old.file_id: 8}
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_an_erasure_is_not_acknowledged_before_the_files_are_rewritten(erase_store, cold, rows):
+    """A file that is missing ends the job, and finish_erasure goes on; a job waits for a store that does not answer."""
+    shard = erase_store.shard_of(rows[0])
+    texts = frozen(cold, rows)
+    number = erase_store.erase(rows[0], reason=REASON).number
+    found = record_acknowledgements(erase_store, number)
+
+    assert (found.state, found.cold, found.entry.acknowledged_at) == ("executed", [shard], None)
+    assert [fault for fault in verify(erase_store, number).faults if "cold file" in fault] != []
+    assert any("cold files of shard" in each["where"] for each in receipt(erase_store, number)["remains"])
+    (file,) = ShardFiles(cold.shards, shard).all()
+    away = cold.folder / "away"
+    (cold.folder / file.name).rename(away)
+    with pytest.raises(ColdBodyMissing, match="does not exist"):
+        finish_erasure(erase_store, number)
+    (cold.folder / file.name).mkdir()
+    with pytest.raises(ColdStoreUnavailable):
+        ColdEraser(internals_of(erase_store), shard).run()
+    assert status(erase_store, number).state == "executed"
+    (cold.folder / file.name).rmdir()
+    away.rename(cold.folder / file.name)
+
+    assert finish_erasure(erase_store, number).state == "acknowledged"
+    assert cold.texts(cold.live(file)) == without(texts, str(rows[0]))
+    assert verify(erase_store, number).faults == {}
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_files_that_no_cell_refers_to_and_unfinished_ones_are_free_of_the_document_too(
+    fresh_store, erase_store, cold, rows
+):
+    """A file may have a document whose cell has its body back, or not yet a reference; a killed writer left a copy."""
+    shard = erase_store.shard_of(rows[0])
+    cells = list(fresh_store.scan_shard(shard))
+    complete = cold.written(cold.listed(cells), cells)
+    unfinished, stalled = cold.listed(cells), cold.listed(cells)
+    cold.put(unfinished, cells)
+    temporary = cold.folder / "tmp" / f"{shard:04d}-abcd-{stalled.name.rpartition('/')[2]}"
+    temporary.parent.mkdir()
+    temporary.write_bytes(b"a part of a document")
+    erase(erase_store, rows[0])
+
+    assert str(rows[0]) not in str(cold.texts(cold.live(complete)))
+    assert cold.names() == {cold.live(complete).name}
+    for file in (unfinished, stalled):
+        assert not ShardFiles(cold.shards, shard).publish(file, {"cells": 12})
+    states = {file.file_id: file.state for file in ShardFiles(cold.shards, shard).all() if not file.generation}
+    assert states == {complete.file_id: "deleted", unfinished.file_id: "deleted", stalled.file_id: "deleted"}
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_two_erasures_at_once_both_leave_the_file(erase_store, cold, rows):
+    """The one that is overtaken finds that its file has been replaced, and rewrites the new one."""
+    shard = erase_store.shard_of(rows[0])
+    texts = frozen(cold, rows)
+    (file,) = ShardFiles(cold.shards, shard).all()
+    internals, overtaken = internals_of(erase_store), []
+    erase_store.erase(rows[0], reason=REASON)
+
+    def overtake(document: object) -> None:
+        if not overtaken:
+            overtaken.append(document)
+            erase_store.erase(rows[1], reason=REASON)
+            assert ColdEraser(internals, shard).run() == 1
+
+    assert ColdEraser(internals, shard, see=overtake).run() == 0
+    expected = without(without(texts, str(rows[0])), str(rows[1]))
+    assert cold.texts(cold.live(file)) == expected
+    assert cold.names() == {cold.live(file).name}
+    assert {state for _, state in cold.states(shard)} == {"deleted", "live"}
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_a_file_whose_cells_have_all_expired_is_deleted(fresh_store, erase_store, cold, rows, by_hand):
+    """A retention run rewrites each file once, however many of its cells expire, or deletes it; held rows stay."""
+    internals, shard = internals_of(erase_store), erase_store.shard_of(rows[0])
+    database = internals.shards.database(shard).encode()
+    long_ago = f"{datetime.now(UTC) - timedelta(400):%Y-%m-%d}".encode()
+    by_hand(fresh_store).execute(shard, b"UPDATE `%b`.cell SET created_at='%b'" % (database, long_ago))
+    for row in rows[1:]:
+        (file,) = cold.freeze([(row, "BASE", version) for version in range(4)])
+    internals.holds.hold([rows[2]], "court", "case-7")
+    internals.policies.set(Policy("BASE", keep_days=365))
+    number = job.begin_retention(erase_store)
+    job.run(erase_store, job.ErasureSpec(number))
+
+    assert [state for _, state in cold.states(shard)] == ["deleted", "live"]
+    assert cold.names() == {file.name}
+    assert str(rows[2]) in str(cold.texts(file))
+    assert status(erase_store, number).state == "acknowledged"
+
+
+def test_a_restored_copy_does_not_delete_the_files_of_the_original(erase_store, cold, rows):
+    """It writes a file of its own without the document, and the receipt says what remains."""
+    shard = erase_store.shard_of(rows[0])
+    frozen(cold, rows)
+    (original,) = ShardFiles(cold.shards, shard).all()
+    catalog = cold.shards.pool_for(internals_of(erase_store).catalog.node)
+    catalog.execute(b"UPDATE `%b`.cold_store SET incarnation='%b'" % (erase_store.name.encode(), b"0" * 32))
+    number = erase(erase_store, rows[0])
+    issued = receipt(erase_store, number)
+
+    assert cold.names() == {original.name, cold.live(original).name}
+    assert cold.live(original).incarnation == "0" * 32
+    assert issued["cold_files"] == []
+    assert [each["until"] for each in issued["remains"] if each["where"] == f"cold file {original.name}"] == [
+        "the datastore that this one was restored from erases them"
+    ]
