@@ -17,6 +17,7 @@ from schemaless.planning.capacity.options import Asked, PlanningOptions
 from schemaless.planning.capacity.planning import Saving
 from schemaless.planning.capacity.reporting import collect
 from schemaless.store.datastore import Datastore
+from schemaless.store.indexes.usage import unread_since
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.capacity_json import saving_json
 from schemaless.ui.pages.capacity_words import answer, figure_text, price_text
@@ -38,9 +39,9 @@ def advise_command(store: Datastore, price_per_tb: float | None, **limits: Any) 
 
     The command compares the present with each change that the newest measurement allows a forecast for: another codec,
     dictionaries, versions as differences, a rebuild, retention policies, fewer versions, and MyRocks if 'capacity
-    measure' was run with --engine rocksdb. It adds the indexes, whose use the servers do not count. The days are those
-    until the first disk is full; bytes and prices count all copies. Savings overlap and do not add up. The command
-    changes nothing. It needs the extra [report].
+    measure' was run with --engine rocksdb. It adds the indexes, and says if no server has counted a read of one since
+    its start. The days are those until the first disk is full; bytes and prices count all copies. Savings overlap and
+    do not add up. The command changes nothing. It needs the extra [report].
 
     The measurement trains dictionaries on a few hundred cells. 'codec train' reads more, so its dictionaries may save
     more.
@@ -53,7 +54,8 @@ def advise_command(store: Datastore, price_per_tb: float | None, **limits: Any) 
     options = Asked(planning=PlanningOptions(price_per_tb=price_per_tb), **limits)
     collected = collect(store, options, listener=only(Step, lambda step: note(step.what)))
     indexes = {entry.layout.table: entry.name for entry in internals_of(store).registry.all()}
-    report, found = suggestions(collected, datetime.datetime.now(datetime.UTC), options, indexes)
+    unread = unread_since(internals_of(store).shards, indexes)
+    report, found = suggestions(collected, datetime.datetime.now(datetime.UTC), options, indexes, unread)
     print_result(
         {
             "measured_at": report.measurement.taken_at.isoformat(timespec="seconds"),

@@ -17,7 +17,7 @@ from typing import Final, Literal, get_args
 from schemaless.base.keys import heartbeat_database, shard_database
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.sql import UNLOGGED, create_account
-from schemaless.store.indexes.sql import index_table
+from schemaless.store.indexes.sql import READ_COUNTERS, index_table
 from schemaless.topology.model import Cluster, Topology
 from schemaless.topology.sql.replicas import READ_FOR_THREADS
 from schemaless.wire.accounts import Account
@@ -68,14 +68,15 @@ _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
     "admin": (*READ_FOR_THREADS, "replication_group_members", *READ_FOR_TRANSACTIONS),
     "backup": ("keyring_component_status", "log_status", "replication_group_members"),
     "follow": READ_FOR_TRANSACTIONS,
-    "measure": (*READ_FOR_THREADS, *READ_FOR_TRANSACTIONS),
+    "measure": (*READ_FOR_THREADS, *READ_FOR_TRANSACTIONS, READ_COUNTERS),
     "move": READ_FOR_TRANSACTIONS,
     "tail": READ_FOR_TRANSACTIONS,
 }
 """Tables of performance_schema that roles read, for replication threads, for received transactions and group members,
-for open transactions, for positions in logs (by xtrabackup), and, for the change feed, metadata locks."""
+for open transactions, for positions in logs (by xtrabackup), for the use of indexes, and, for the change feed, metadata
+locks."""
 
-_ON_MARIADB: Final = ("metadata_locks", "threads")
+_ON_MARIADB: Final = ("metadata_locks", "threads", READ_COUNTERS)
 """Those of them that are read on MariaDB too."""
 
 _ON_SHARD: Final[dict[Role, str]] = {

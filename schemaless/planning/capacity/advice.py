@@ -58,6 +58,7 @@ def suggestions(
     made_at: datetime.datetime,
     options: Asked,
     index_names: Mapping[str, str],
+    unread: Mapping[str, datetime.datetime],
 ) -> tuple[CapacityReport, list[Suggestion]]:
     """Return a report, and what would help most, the best first; what saves nothing is left out.
 
@@ -66,6 +67,7 @@ def suggestions(
         made_at: Current time, UTC.
         options: Options of the report, without scenarios.
         index_names: Names of the indexes by the name of their tables.
+        unread: Tables that no server has counted a read of by a query, with the start of the count.
     """
     report = assemble_report(collected, made_at, _with_scenarios(collected, options))
     growth = GrowthOfAll.of(report, report.total, report.now)
@@ -78,7 +80,7 @@ def suggestions(
         Suggestion(name, Saving.of(now, each), effort, commands)
         for each, (name, effort, commands) in _candidates(report, compared)
     ]
-    found += _unused(report, index_names)
+    found += _unused(report, index_names, unread)
     helpful = [each for each in found if any(part > 0 for part in each.urgency)]
     return report, sorted(helpful, key=lambda each: each.urgency, reverse=True)
 
@@ -165,8 +167,10 @@ def _with_dictionaries(basis: Basis) -> list[str]:
     return commands
 
 
-def _unused(report: CapacityReport, index_names: Mapping[str, str]) -> list[Suggestion]:
-    """Return one suggestion per index and one for what moves have left over; queries of indexes are not counted."""
+def _unused(
+    report: CapacityReport, index_names: Mapping[str, str], unread: Mapping[str, datetime.datetime]
+) -> list[Suggestion]:
+    """Return one suggestion per index."""
     found = []
     sizes: dict[str, int] = {}
     for space in report.measurement.clusters:
@@ -177,5 +181,7 @@ def _unused(report: CapacityReport, index_names: Mapping[str, str]) -> list[Sugg
         if table in index_names:
             name = index_names[table]
             effort = "only if no application queries it"
+            if table in unread:
+                effort += f"; no read was counted since {unread[table]:%Y-%m-%d %H:%M} UTC, when a server was started"
             found.append(Suggestion(f"drop index {name}", saving, effort, (f"schemaless index drop {name} --execute",)))
     return found

@@ -147,6 +147,32 @@ def select_index_keys(database: str) -> bytes:
     )
 
 
+READ_COUNTERS: Final = "table_io_waits_summary_by_index_usage"
+"""Table of performance_schema that counts the use of each key."""
+
+SHOW_UPTIME: Final = b"SHOW GLOBAL STATUS LIKE 'Uptime'"
+
+
+def select_reads(databases: Iterable[str], tables: Iterable[str]) -> bytes:
+    """Select each index table, and how many rows were changed in it and read by its key for queries."""
+    return (
+        b"SELECT OBJECT_NAME, SUM(COUNT_WRITE), SUM(IF(INDEX_NAME='query',COUNT_READ,0)) FROM performance_schema.%b "
+        b"WHERE OBJECT_SCHEMA IN (%b) AND OBJECT_NAME IN (%b) GROUP BY OBJECT_NAME"
+        % (READ_COUNTERS.encode(), texts(databases), texts(tables))
+    )
+
+
+def select_user_statistics(databases: Iterable[str], tables: Iterable[str]) -> bytes:
+    """Select the same from what MariaDB counts while ``userstat`` is on."""
+    return (
+        b"SELECT t.TABLE_NAME, SUM(t.ROWS_CHANGED), COALESCE(SUM(i.ROWS_READ),0) "
+        b"FROM information_schema.TABLE_STATISTICS AS t LEFT JOIN information_schema.INDEX_STATISTICS AS i "
+        b"ON i.TABLE_SCHEMA=t.TABLE_SCHEMA AND i.TABLE_NAME=t.TABLE_NAME AND i.INDEX_NAME='query' "
+        b"WHERE t.TABLE_SCHEMA IN (%b) AND t.TABLE_NAME IN (%b) GROUP BY t.TABLE_NAME"
+        % (texts(databases), texts(tables))
+    )
+
+
 def select_no_entry(database: str, table: str) -> bytes:
     """Select no entries; fails if the table does not exist or the account cannot read it."""
     return b"SELECT 1 FROM %b LIMIT 0" % _table(database, table)

@@ -291,7 +291,8 @@ def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
     newest = replace(measurement(days=120, clusters=clusters), trials=trials)
     policies = {"STATUS": parse_policy("STATUS", "20 days")}
     asked = Asked(planning=PlanningOptions(price_per_tb=90))
-    found, advised = suggestions(Collected((newest,), policies=policies), TAKEN_AT, asked, {"index_1": "by_client"})
+    names, since = {"index_1": "by_client"}, {"index_1": datetime.datetime(2026, 3, 1, 5, tzinfo=datetime.UTC)}
+    found, advised = suggestions(Collected((newest,), policies=policies), TAKEN_AT, asked, names, since)
     by_name = {each.name: each.saving for each in advised}
 
     assert [each.urgency for each in advised] == sorted((each.urgency for each in advised), reverse=True)
@@ -311,6 +312,7 @@ def test_advice_ranks_what_helps_with_the_figures_of_the_scenarios():
     commands = next(each.commands for each in advised if each.name == "train dictionaries")
     assert "schemaless codec train --column BASE" in commands
     assert "schemaless migrate run --execute --column STATUS --to msgpack+zstd" in commands
+    assert [each.effort for each in advised if "no read was counted since 2026-03-01 05:00 UTC" in each.effort]
     assert by_name["drop index by_client"].freed_bytes == Interval.of(18 * MIB)
     rebuilt = next(each for each in found.scenarios if each.name == "rebuilt")
     days = [math.floor(each.first.days.mid) for each in (rebuilt, found.now) if each.first and each.first.days]

@@ -20,6 +20,7 @@ from schemaless.store.indexes import sql
 from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.query import check_query
 from schemaless.store.indexes.registry import BACKFILLING, DROPPING, LOOK_S
+from schemaless.store.indexes.usage import unread_since
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost
@@ -538,3 +539,30 @@ def test_a_column_whose_name_has_a_dot_is_declared_in_quotes():
     assert define("plain", "v1.BASE.client:uuid", []).shard_field.column == "v1"
     with pytest.raises(InvalidInput, match="a field must be declared as"):
         define("odd", '"v1.BASE.client:uuid', [])
+
+
+@pytest.mark.twice
+def test_an_index_that_no_query_reads_is_known_until_one_does(
+    kept, accounts, fresh_store, fresh_url, new_row, flavour, by_hand
+):
+    """Changes are counted, so no read means none; an account that may not read the counters knows nothing."""
+    root = by_hand(fresh_store)
+    accounts.allow("measure", fresh_store.name, 4)
+    for shard in range(4) if flavour == "mariadb" else ():
+        root.execute(shard, b"SET GLOBAL userstat=1")
+    with schemaless.connect(accounts.url("measure", fresh_url)) as measured:
+        shards, table = internals_of(measured).shards, kept.fill().layout.table
+        clients = [uuid.UUID(int=number) for number in range(1, 20)]  # in all shards
+        fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, trip(1, client)) for client in clients])
+        kept.catch_up()
+        before = unread_since(shards, [table, "index_9999"])
+        assert unread_since(internals_of(fresh_store).shards, [table]) == {}
+        assert len(every(fresh_store.index("client_trips"), client=CLIENT)) == 1
+        assert unread_since(shards, [table]) == {}
+    assert list(before) == [table]
+    assert before[table] < datetime.now(UTC)
+    if flavour == "mariadb":
+        statements = [sql.select_user_statistics([root.database(shard)], [table]) for shard in range(4)]
+        found = [row for shard, statement in enumerate(statements) for row in root.rows(shard, statement)]
+        changes, reads = (sum(figures) for figures in list(zip(*found, strict=True))[1:])
+        assert (changes >= 19, reads >= 1) == (True, True)
