@@ -15,6 +15,7 @@ import pytest
 
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.advice import suggestions
 from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.forecast import Forecast, NoForecast, forecast
@@ -23,7 +24,7 @@ from schemaless.planning.capacity.planning import TB
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.sampling.block_trial import MODEL_ERROR
-from schemaless.ui.pages.capacity_json import csv_text, report_json
+from schemaless.ui.pages.capacity_json import csv_text, report_json, saving_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import tables
 from schemaless.ui.pages.capacity_words import saving_text
@@ -199,6 +200,72 @@ def test_what_is_saved_follows_from_the_figures_of_now_and_of_the_codec():
     text = saving_text(found)
     assert text.startswith(f"Re-encoding to packed+none gains {saving['days']['mid']} days (")
     assert f" and saves {saving['price_per_month']['mid']:.2f} a month (" in text
+
+
+def test_every_figure_of_advice_follows_from_the_json_of_its_report():
+    """Days, bytes and money of each suggestion, and their order; an index by its files in the measurement."""
+    clusters = [space("cluster-1", other_files={"index_1": 9 * MIB}), space("cluster-2", disk=5 * GIB, copies=3)]
+    newest = measurement(days=120, clusters=clusters)
+    newest = replace(newest, trials=replace(tried(), superseded={("BASE", 1): 0.6}))
+    found, advised = suggestions(Collected((newest,)), TAKEN_AT, Asked(planning=PLANNING), {"index_1": "a"}, {})
+    data = report_json(found)
+    scenarios = {each["name"]: each for each in data["scenarios"]}
+    compared = {each["name"]: each for each in data["comparison"]}
+    now = compared["now"]
+    months = now["growth"]["days"] / (365 / 12)
+
+    def days(scenario: str, end: str) -> int:
+        return min(disk["days_until_full"][end] or math.inf for disk in scenarios[scenario]["disks"])
+
+    names = {
+        "re-encode to msgpack+zlib": "msgpack+zlib",
+        "keep only the last version of BASE": "the last version of BASE",
+        "rebuild": "rebuilt",
+        "move to MyRocks": "MyRocks",
+    }
+    order = []
+    for each in advised:
+        saving, name = saving_json(each.saving), names.get(each.name)
+        if each.name == "drop index a":
+            files = [(cluster["other_files"], cluster["copies"]) for cluster in data["measurement"]["clusters"]]
+            freed = sum(other.get("index_1", 0) * copies for other, copies in files)
+            assert saving["freed_bytes"]["mid"] == freed == 18 * MIB
+        elif name is not None and name in scenarios:
+            gained = days(name, "mid") - days("now", "mid")
+            assert saving["days"]["mid"] == (None if math.isinf(gained) else gained)
+        if name in compared:
+            then = compared[name]
+            saved = now["growth"]["bytes"]["mid"] - then["growth"]["bytes"]["mid"]
+            freed = now["stored_bytes"]["mid"] - then["stored_bytes"]["mid"]
+            assert saving["freed_bytes"]["mid"] == pytest.approx(freed, abs=1)
+            assert saving["bytes_per_month"]["mid"] == pytest.approx(saved / months, abs=1)
+            assert saving["price_per_month"]["mid"] == pytest.approx(saved / months / TB * 90, abs=0.005)
+        gained = saving["days"] and (each.saving.least_days if saving["days"]["mid"] is None else saving["days"]["mid"])
+        order.append((gained or 0, (saving["bytes_per_month"] or {"mid": 0})["mid"]))
+    assert {each.name for each in advised} >= {*list(names)[:3], "drop index a"}
+    assert order == sorted(order, reverse=True)
+
+
+def test_what_retention_frees_and_saves_follows_from_the_days_of_the_json():
+    """What is older than the limit is free at once; later, each day frees what was added as many days earlier."""
+    keep, policy = 30, WhatIf(name="short", retention={"BASE": "30 days", "STATUS": "30 days"})
+    found = report(
+        measurement(days=120, bytes_a_day=4 * MIB, clusters=[space("cluster-1")]), planning=PLANNING, what_ifs=(policy,)
+    )
+    data = report_json(found)
+    (disk,) = data["forecasts"]["disks"]
+    scenarios = {each["name"]: each["file_bytes"]["mid"] for each in data["scenarios"] if each["file_bytes"]}
+    (now, short) = (each for each in data["comparison"] if each["name"] in ("now", "short"))
+    copies = data["measurement"]["clusters"][0]["copies"]
+
+    length = short["growth"]["days"]
+    added = [day[2] for day in disk["forecast"]["cumulative"]][: length - keep][-1]
+    older, recent = (sum(size for _, size in days) for days in (disk["history"][:-keep], disk["history"][-keep:]))
+    freed_now = scenarios["rebuilt"] - scenarios["short"]
+    freed_later = (now["growth"]["bytes"]["mid"] - short["growth"]["bytes"]["mid"]) / copies
+    # A tombstone of each erased cell remains.
+    assert 0.9 < freed_now / older < 1
+    assert freed_later / (recent + added) == pytest.approx(freed_now / older, rel=0.03)
 
 
 def test_copies_that_differ_between_disks_are_counted_disk_by_disk():
