@@ -1,13 +1,15 @@
 """Gives a restored datastore its own servers.
 
 A catalog that was restored on another server still names the servers of the original, so opening it is refused
-(``CatalogEntry.require_home``). The steps here are: checks, which read the new servers only; erasures, repeated while
-no other program can open the datastore; claims on the new servers; the new servers in the catalog, in one transaction.
-If a call is interrupted before that transaction, the catalog is still refused, and the call can be repeated.
+(``CatalogEntry.require_home``). The steps here are: checks, which read the new servers only; an incarnation of its own,
+so that it deletes no cold file of the original; erasures, repeated while no other program can open the datastore;
+claims on the new servers; the new servers in the catalog, in one transaction. If a call is interrupted before that
+transaction, the catalog is still refused, and the call can be repeated.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from schemaless.errors import InvalidInput, TopologyError
 from schemaless.ops.failover.adopt import begin_blocks, next_block
 from schemaless.ops.failover.change import Change, on_datastore, require_same_system, require_writable, server_of
 from schemaless.ops.failover.promotion import last_claim, make_claim
+from schemaless.ops.failover.sql import update_incarnation
 from schemaless.schema.databases import databases_like
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
@@ -94,6 +97,9 @@ def restored(
                 f"the catalog is on {change.url.node}, which is none of the servers given; restore it on the primary "
                 "of one of the clusters. Nothing was written"
             )
+        if changed and not replaces_original:
+            # Before erasures are repeated: the cold files that the copy lists belong to the original, which needs them.
+            change.pool(change.url.node).execute(update_incarnation(before.name, secrets.token_hex(16)))
         _erase(change, after, erase)
         if changed:
             clusters = [_claimed(change, cluster) if cluster.epoch else cluster for cluster in after.clusters]

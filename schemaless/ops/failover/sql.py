@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemaless.wire.sql.parts import NOW, Term, blob_hex, cell_table, quoted_table, table, texts, upsert
+from schemaless.wire.sql.parts import NOW, Term, blob_hex, cell_table, quoted_table, table, texts, update, upsert
 from schemaless.wire.sql.sessions import own_claim
 
 SELECT_SERVER: Final = b"SELECT @@server_uuid, @@group_replication_single_primary_mode"
@@ -74,3 +74,8 @@ def select_accounts(database: str) -> bytes:
         flags,
         texts([database, database.replace("_", r"\_")]),
     )
+
+
+def update_incarnation(catalog: str, incarnation: str) -> bytes:
+    """Replace the incarnation of a datastore that has a cold store."""
+    return update(table(catalog, b"cold_store"), {"incarnation": incarnation})

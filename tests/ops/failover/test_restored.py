@@ -73,6 +73,11 @@ def url(name: str, servers: list[LocalServer], flavour: str) -> str:
             store.put_cell(row, "BASE", 1, {"row": str(row)})
         exports = Settings(internals_of(store).follower_access)
         exports.create(follower_name("lake"), {"uri": "s3://lake/cells"}, lambda shard: 0)
+    sql(
+        servers[0],
+        f"INSERT INTO `{name}`.cold_store (only_row, uri, incarnation, set_by) "
+        "VALUES (1, 's3://lake/cold', 'production', 'ops')",
+    )
     return made
 
 
@@ -241,11 +246,16 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
             with pytest.raises((InvalidInput, TopologyError), match=message):
                 restored(copy, wrong, lambda store: None)
 
+        incarnations = []
+
         def interrupted(store: schemaless.Datastore) -> None:
+            incarnations.extend(sql(drill[0], f"SELECT incarnation FROM `{name}`.cold_store"))
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             restored(copy, {"cluster-1": at(drill[0]), "cluster-2": at(drill[1])}, interrupted)
+        assert len(incarnations) == 1
+        assert ("production",) not in incarnations
         with pytest.raises(CatalogCopied):
             schemaless.connect(copy)
 
