@@ -17,23 +17,27 @@ from typing import Any, Final, NamedTuple
 import pymysql
 import pymysql.connections
 from pymysql.constants import COMMAND, CR, SERVER_STATUS
-from pymysql.protocol import MysqlPacket, OKPacketWrapper
+from pymysql.protocol import MysqlPacket
 
 from schemaless.errors import ServerRefused
 from schemaless.wire.replies import (
     ERROR,
     HEADER_BYTES,
     MAX_PIECE_BYTES,
+    MIN_OK_BYTES,
     NULL,
+    OK,
     PARSER,
     Converter,
     Parser,
     converters_of,
     is_end,
+    ok_of,
     row_of,
 )
 from schemaless.wire.runtime import THREADS, Runtime
 
+_MAX_CONVERTERS: Final = 256
 _END_OF_ROWS: Final = struct.Struct("<BHH")
 
 
@@ -72,11 +76,17 @@ class DriverConnection(pymysql.connections.Connection):
     decoders: Any
     use_unicode: Any
     _next_seq_id: int
+    server_status: int
     _current_timeout: float | None
     _read_timeout: float | None
     _execute_command: Any
     _read_bytes: Any
     server_version: str
+
+    def __init__(self, **options: Any) -> None:
+        self._converters: dict[tuple[bytes, ...], list[Converter]] = {}
+        """Converters of the columns of recent replies, by the columns' descriptions."""
+        super().__init__(**options)
 
     # A no-op builtin: without a Python frame, no signal handler can run in it.
     __del__ = int  # type: ignore[assignment]
@@ -118,14 +128,19 @@ class DriverConnection(pymysql.connections.Connection):
         if self._current_timeout != self._read_timeout:
             self._sock.settimeout(self._read_timeout)
             self._current_timeout = self._read_timeout
-        first = self.packet()
+        packets, taken, number = self.parser.packets(self._peek(), self._next_seq_id)
+        first = packets[0] if packets else self.packet()
         if len(first) == 1 and 0 < first[0] < NULL:
-            return self._result_set(first[0])
+            if packets:
+                self._take(taken, number)
+            return self._result_set(first[0], packets[1:])
+        if packets:
+            # Whatever follows belongs to another result.
+            self._take(HEADER_BYTES + len(first), self._next_seq_id + 1 & 0xFF)
+        if first[0] == OK and len(first) >= MIN_OK_BYTES:
+            affected, last_id, self.server_status = ok_of(first)
+            return Reply(None, affected, last_id), bool(self.server_status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
         packet: Any = MysqlPacket(first, self.encoding)
-        if packet.is_ok_packet():
-            ok: Any = OKPacketWrapper(packet)
-            self.server_status: Any = ok.server_status
-            return Reply(None, ok.affected_rows, ok.insert_id), ok.has_next
         if packet.is_load_local_packet():
             raise pymysql.InternalError(
                 "the server asks for a file (LOAD_LOCAL), which no statement of this package uses"
@@ -133,16 +148,22 @@ class DriverConnection(pymysql.connections.Connection):
         columns = packet.read_length_encoded_integer()
         if not columns or packet.read_all():
             raise pymysql.InternalError(f"malformed reply that begins with {first[:20]!r}")
-        return self._result_set(columns)
+        return self._result_set(columns, [])
 
-    def _result_set(self, count: int) -> tuple[Reply, bool]:
-        columns = self.packets()
-        while not is_end(columns[-1]):
+    def _result_set(self, count: int, columns: list[bytes]) -> tuple[Reply, bool]:
+        """Read the rest of a result set; ``columns`` has the packets of it that were read with the first one."""
+        while not columns or not is_end(columns[-1]):
             columns += self.packets()
         columns.pop()
         if len(columns) != count:
             raise pymysql.InternalError(f"a reply with {count} columns describes {len(columns)}")
-        converters = converters_of(columns, self.encoding, self.use_unicode, self.decoders)
+        key = tuple(columns)
+        converters = self._converters.get(key)
+        if converters is None:
+            if len(self._converters) >= _MAX_CONVERTERS:
+                self._converters.clear()
+            converters = converters_of(columns, self.encoding, self.use_unicode, self.decoders)
+            self._converters[key] = converters
         rows, end = self.rows(converters)
         while end is None:
             more, end = self.rows(converters)
@@ -158,9 +179,13 @@ class DriverConnection(pymysql.connections.Connection):
         packets, taken, number = self.parser.packets(self._peek(), self._next_seq_id)
         if not packets:
             return [self.packet()]
+        self._take(taken, number)
+        return packets
+
+    def _take(self, taken: int, number: int) -> None:
+        """Remove bytes from the buffer; the packet after them has this sequence number."""
         self._read_bytes(taken)
         self._next_seq_id = number
-        return packets
 
     def rows(self, converters: Sequence[Converter]) -> tuple[list[tuple[Any, ...]], bytes | None]:
         """Return the rows that have arrived, waiting for at least one, and the end packet if it has arrived."""
@@ -168,8 +193,7 @@ class DriverConnection(pymysql.connections.Connection):
         if not taken:
             packet = self.packet()
             return ([], packet) if is_end(packet) else ([row_of(packet, converters)], None)
-        self._read_bytes(taken)
-        self._next_seq_id = number
+        self._take(taken, number)
         return rows, end
 
     def _peek(self) -> bytes:

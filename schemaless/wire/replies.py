@@ -30,6 +30,9 @@ _TYPE_OFFSET: Final = -6
 
 NULL: Final = 0xFB
 """First byte of a NULL value; smaller first bytes are the length of the value."""
+OK: Final = 0x00
+"""First byte of an OK packet."""
+MIN_OK_BYTES: Final = 7
 ERROR: Final = 0xFF
 """First byte of an error packet."""
 _END: Final = 0xFE
@@ -39,6 +42,7 @@ _HEADER: Final = struct.Struct("<I")
 """Packet header: three bytes of length, one byte of sequence number."""
 MAX_PIECE_BYTES: Final = 0xFFFFFF
 """Payload size of a packet that continues in the next one, in bytes."""
+_STATUS: Final = struct.Struct("<H")
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """Number of length bytes that follow, by the first byte of a long value."""
 
@@ -119,6 +123,29 @@ def row_of(packet: bytes, converters: Sequence[Converter]) -> tuple[Any, ...]:
     if at != len(packet):
         raise pymysql.InternalError(f"a row has {len(packet)} bytes, but its values take {at}")
     return tuple(row)
+
+
+def ok_of(packet: bytes) -> tuple[int, int, int]:
+    """Return the number of affected rows, the first generated id and the server status of an OK packet.
+
+    Raises:
+        InternalError, IndexError, struct.error: the packet is malformed.
+    """
+    affected, at = _length_at(packet, 1)
+    last_id, at = _length_at(packet, at)
+    (status,) = _STATUS.unpack_from(packet, at)
+    return affected, last_id, status
+
+
+def _length_at(packet: bytes, at: int) -> tuple[int, int]:
+    """Return a number in the protocol's encoding of lengths, and the offset after it."""
+    first = packet[at]
+    if first < NULL:
+        return first, at + 1
+    if first not in _LENGTH_BYTES:
+        raise pymysql.InternalError(f"invalid length byte {first:#x}, at byte {at} of a packet")
+    end = at + 1 + _LENGTH_BYTES[first]
+    return int.from_bytes(packet[at + 1 : end], "little"), end
 
 
 def is_end(packet: bytes) -> bool:
