@@ -376,7 +376,7 @@ class Datastore:
     def get_cells_latest(
         self, keys: Iterable[tuple[RowKey, str]], *, at: datetime | None = None, read_from: ReadFrom = "primary"
     ) -> dict[tuple[uuid.UUID, str], Cell]:
-        """Read the latest versions in many rows and columns, shard by shard.
+        """Read the latest versions in many rows and columns, with one statement per server for up to 200 of them.
 
         Args:
             keys: pairs of row_key and column_name.

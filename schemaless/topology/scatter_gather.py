@@ -9,7 +9,7 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Check, Rows
 from schemaless.wire.pipelining import Query, run_queries
 from schemaless.wire.pool import NodePool
-from schemaless.wire.sql.parts import all_rows
+from schemaless.wire.sql.parts import all_limited
 
 
 def verify_once(shards: Shards, shard: int) -> None:
@@ -68,4 +68,4 @@ def query_shards(
 
 
 def _statement(select: Callable[[int], bytes], numbers: Collection[int]) -> bytes:
-    return all_rows(map(select, numbers))
+    return all_limited(map(select, numbers))

@@ -50,6 +50,7 @@ IDS = [4, 700, 1_300, 2_499]
 
 HOT: dict[str, Callable[[str], bytes]] = {
     "select_cells": lambda name: select_cells(name, KEYS),
+    "select_latest of one": lambda name: select_latest(name, [(ROW.bytes, "A")]),
     "select_latest": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")]),
     "select_latest at": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")], AT),
     "select_versions": lambda name: select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10, live_only=True),

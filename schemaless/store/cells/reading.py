@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import filterfalse
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from schemaless.base.keys import (
     MAX_REF_KEY,
@@ -61,6 +61,8 @@ _READS_AFTER_DELTA: Final = 16
 
 This takes a quarter longer for whole versions, and saves deltas a second statement, which takes as long as the first.
 """
+
+K = TypeVar("K", tuple[bytes], tuple[bytes, str])
 
 Place = tuple[bytes, str, int]
 """A cell's key as the table stores it: row_key, column_name, ref_key."""
@@ -294,19 +296,17 @@ class Reader:
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest version of each ``(row_key, column_name)``."""
         source, at = _source(read_from), check_at(at)
-        by_shard: dict[int, list[tuple[bytes, str]]] = {}
-        wanted = dict.fromkeys(check_each(keys, "keys", _checked_pair))
-        for pair in wanted:
-            by_shard.setdefault(self._shard_of(pair[0]), []).append(pair)
+        wanted = list(dict.fromkeys(check_each(keys, "keys", _checked_pair)))
         cells: dict[tuple[uuid.UUID, str], Cell] = {}
-        for shard, pairs in sorted(by_shard.items()):
-            for start in range(0, len(pairs), _PAIRS_PER_SELECT):
-                sql = select_latest(self._shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT], at)
-                read = (self.cell(row, shard, source=source) for row in self.select(shard, sql, wanted, PAIR, source))
-                cells |= {(cell.row_key, cell.column_name): cell for cell in read if not cell.erased}
-        for row, name in wanted if source.lost else ():
-            if (uuid.UUID(bytes=row), name) not in cells:
-                source.check_absent(self._shard_of(row), _described(row, name), cells)
+        for start in range(0, len(wanted), _PAIRS_PER_SELECT):
+            pairs = wanted[start : start + _PAIRS_PER_SELECT]
+            for row, shard in self._rows_of(pairs, partial(select_latest, at=at), PAIR, source):
+                cell = self.cell(row, shard, source=source)
+                if not cell.erased:
+                    cells[cell.row_key, cell.column_name] = cell
+        for row_key, name in wanted if source.lost else ():
+            if (uuid.UUID(bytes=row_key), name) not in cells:
+                source.check_absent(self._shard_of(row_key), _described(row_key, name), cells)
         return cells
 
     def row(
@@ -336,8 +336,13 @@ class Reader:
         if names == ():
             return {}
         found: dict[bytes, dict[str, Cell]] = {row: {} for row in wanted}
+
+        def statement(database: str, rows: Sequence[tuple[bytes]]) -> bytes:
+            return select_rows(database, [row for (row,) in rows], names, at)
+
         for start in range(0, len(wanted), _ROWS_PER_SELECT):
-            for stored_row, shard in self._rows_of(wanted[start : start + _ROWS_PER_SELECT], names, at, source):
+            part = [(row,) for row in wanted[start : start + _ROWS_PER_SELECT]]
+            for stored_row, shard in self._rows_of(part, statement, ROW_KEY, source):
                 cell = self.cell(stored_row, shard, source=source)
                 if not cell.erased:
                     found[stored_row[1]][cell.column_name] = cell
@@ -348,27 +353,31 @@ class Reader:
         return {uuid.UUID(bytes=row): dict(sorted(cells.items())) for row, cells in found.items() if cells}
 
     def _rows_of(
-        self, row_keys: Sequence[bytes], columns: Sequence[str] | None, at: datetime | None, source: Source
+        self, keys: Sequence[K], statement: Callable[[str, Sequence[K]], bytes], key: slice, source: Source
     ) -> Iterator[tuple[Row, int]]:
-        """Yield the rows of the table that hold the latest cells of ``row_keys``, with their shards.
+        """Yield the rows of tables that hold the latest cells with some keys, with their shards.
 
         Primaries get one statement each, and work at the same time.
-        """
-        by_shard: dict[int, list[bytes]] = {}
-        for row_key in row_keys:
-            by_shard.setdefault(self._shard_of(row_key), []).append(row_key)
-        wanted = {(row_key,) for row_key in row_keys}
 
-        def statement(shard: int) -> bytes:
-            return select_rows(self._shards.database(shard), by_shard[shard], columns, at)
+        Args:
+            keys: the requested keys, which begin with the row_key.
+            statement: builds the query for the keys of one shard, from the name of its database.
+            key: the columns that hold such a key: ``PAIR`` or ``ROW_KEY``.
+            source: where to read.
+        """
+        by_shard: dict[int, list[K]] = {}
+        for requested in keys:
+            by_shard.setdefault(self._shard_of(requested[0]), []).append(requested)
+        wanted = set(keys)
+
+        def select(shard: int) -> bytes:
+            return statement(self._shards.database(shard), by_shard[shard])
 
         if source.read_from == "primary":
             fetched: list[Any] = []
-            query_shards(self._shards, by_shard, statement, fetched.extend, only_requested(wanted, ROW_KEY))
+            query_shards(self._shards, by_shard, select, fetched.extend, only_requested(wanted, key))
             return ((row, self._shard_of(row[1])) for row in self.completed(fetched))
-        return (
-            (row, shard) for shard in by_shard for row in self.select(shard, statement(shard), wanted, ROW_KEY, source)
-        )
+        return ((row, shard) for shard in by_shard for row in self.select(shard, select(shard), wanted, key, source))
 
     def versions(
         self,

@@ -15,6 +15,8 @@ from schemaless.wire.sql.parts import (
     LIVE,
     NOW,
     Term,
+    all_limited,
+    all_rows,
     blob,
     blob_hex,
     by_id,
@@ -101,20 +103,34 @@ def _with_keys(names: bytes, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
 def select_latest(database: str, pairs: Sequence[tuple[bytes, str]], at: datetime | None = None) -> bytes:
     """Select the cell with the highest ref_key for each ``(row_key, column_name)``; ``at`` ignores those stored later.
 
-    Here and below, ``at`` is in UTC.
+    Here and below, ``at`` is in UTC. For hundreds of pairs, a query per pair, combined by UNION ALL, would take the
+    server up to five times as long, and a MAX that is grouped by pair would read all their versions.
     """
     stored = _stored_by(at)
-    parts = [
-        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b'%b ORDER BY ref_key DESC LIMIT 1"
-        % (CELL, by_key(database), row_key.hex().encode(), column_name.encode(), stored)
+    if len(pairs) == 1:
+        row_key, column_name = pairs[0]
+        return b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b'%b ORDER BY ref_key DESC LIMIT 1" % (
+            CELL,
+            by_key(database),
+            row_key.hex().encode(),
+            column_name.encode(),
+            stored,
+        )
+    cells = cell_table(database)
+    keys = all_rows(
+        b"SELECT x'%b' AS row_key, _ascii'%b' COLLATE ascii_bin AS column_name"
+        % (row_key.hex().encode(), column_name.encode())
         for row_key, column_name in pairs
-    ]
-    return _each(parts)
-
-
-def _each(selects: Sequence[bytes]) -> bytes:
-    """Combine queries that have a LIMIT each."""
-    return selects[0] if len(selects) == 1 else b"(" + b") UNION ALL (".join(selects) + b")"
+    )
+    return (
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
+        b"(SELECT k.row_key, k.column_name, (SELECT v.ref_key FROM %b AS v FORCE INDEX (cell_key) "
+        b"WHERE v.row_key=k.row_key AND v.column_name=k.column_name%b "
+        b"ORDER BY v.row_key DESC, v.column_name DESC, v.ref_key DESC LIMIT 1) AS ref_key FROM (%b) AS k) AS latest "
+        b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
+        b"ON c.row_key=latest.row_key AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key"
+        % (CREATED_AT, cells, stored, keys, cells)
+    )
 
 
 def select_row(database: str, row_key: bytes) -> bytes:
@@ -252,13 +268,10 @@ def select_latest_versions(database: str, keys: Iterable[tuple[bytes, str, int]]
 
 def select_higher_versions(database: str, keys: Iterable[tuple[bytes, str, int]], limit: int) -> bytes:
     """Select row_key, column_name and ref_key of the next versions after each cell, erased ones as well."""
-    return _each(
-        [
-            b"SELECT row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d "
-            b"ORDER BY ref_key LIMIT %d"
-            % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key, limit)
-            for row_key, column_name, ref_key in keys
-        ]
+    return all_limited(
+        b"SELECT row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d "
+        b"ORDER BY ref_key LIMIT %d" % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key, limit)
+        for row_key, column_name, ref_key in keys
     )
 
 

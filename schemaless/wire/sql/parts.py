@@ -171,3 +171,9 @@ def rows_of(row_keys: Iterable[bytes]) -> bytes:
 def all_rows(selects: Iterable[bytes]) -> bytes:
     """Combine queries with UNION ALL."""
     return b" UNION ALL ".join(selects)
+
+
+def all_limited(selects: Iterable[bytes]) -> bytes:
+    """Combine queries that may have a LIMIT each with UNION ALL; a single one is returned unchanged."""
+    parts = list(selects)
+    return parts[0] if len(parts) == 1 else all_rows(b"(%b)" % part for part in parts)
