@@ -138,8 +138,8 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
     """Search for what an erasure should have removed.
 
     The command searches the cells on primaries and replicas, index entries, parked cells, tables left by moves,
-    archives on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure and, if
-    nothing was found, that it was verified. Anything that only a person can settle is listed as outstanding.
+    cold files, archives on this machine, and dictionaries. It records in the ledger who has acknowledged the erasure
+    and, if nothing was found, that it was verified. Anything that only a person can settle is listed as outstanding.
 
     \b
     Examples:
