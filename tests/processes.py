@@ -21,12 +21,14 @@ from schemaless.ops.migrate.rebuild import REBUILD
 from schemaless.ops.migrate.restore import RESTORE
 from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.move.run import MOVE
+from schemaless.ops.tier.cooling import TIER
+from schemaless.ops.tier.recall import RECALL
 from schemaless.wire.connection import Connection
 
 PROCESSES: Final = multiprocessing.get_context("forkserver")
 """The context of these processes. A program has one fork server, so one list of what it imports."""
 
-KINDS: Final = {kind.name: kind for kind in (MIGRATE, RESTORE, REBUILD, MOVE, ERASE, RETAIN)}
+KINDS: Final = {kind.name: kind for kind in (MIGRATE, RESTORE, REBUILD, MOVE, ERASE, RETAIN, TIER, RECALL)}
 """Kinds of jobs by name."""
 
 PATIENCE_S: Final = 120.0

@@ -52,6 +52,7 @@ _SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "retention": ("schemaless.cli.retention", "Erase old cells by policy, and place legal holds on rows."),
     },
     "Space": {
+        "tier": ("schemaless.cli.tier", "Keep the documents of old cells in files on cheap storage."),
         "capacity": ("schemaless.cli.capacity", "Measure a datastore and forecast when its disks will be full."),
         "codec": ("schemaless.cli.codec", "Choose the codec of each column, and manage zstd dictionaries."),
         "migrate": ("schemaless.cli.migrate", "Re-encode bodies in place."),

@@ -43,7 +43,8 @@ REFERENCE_HEAD: Final = b"\xc1\xf1"
 """The first two bytes of references to cold files."""
 
 REFERENCE_FORMAT: Final = REFERENCE_HEAD[1]
-_REFERENCE_BYTES: Final = 30
+REFERENCE_BYTES: Final = 30
+"""Length of a reference."""
 _NUMBER_BYTES: Final = 8
 DELTA: Final = 3
 """The low four bits of the format byte of a delta, the difference from another version."""
@@ -291,9 +292,9 @@ def reference_content(body: bytes) -> bytes:
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
     content = check_checksum(body)
-    if len(body) != _REFERENCE_BYTES:
+    if len(body) != REFERENCE_BYTES:
         raise UnknownFormat(
-            f"format byte 0x{REFERENCE_FORMAT:02X}: a reference has {_REFERENCE_BYTES} bytes, this body has {len(body)}"
+            f"format byte 0x{REFERENCE_FORMAT:02X}: a reference has {REFERENCE_BYTES} bytes, this body has {len(body)}"
         )
     return content
 

@@ -13,15 +13,18 @@ from schemaless.cell import CellKey
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.throttle import Thresholds
 
-Kind = Literal["erase", "migrate", "move", "rebuild", "restore", "retain"]
+Kind = Literal["erase", "migrate", "move", "rebuild", "recall", "restore", "retain", "sweep", "tier"]
 _KINDS: Final[dict[str, tuple[str, str]]] = {
     # kind: (display name, command that runs such jobs)
     "erase": ("erasure", "erase run"),
     "migrate": ("migration", "migrate run"),
     "move": ("move", "shards move"),
     "rebuild": ("rebuild", "rebuild"),
+    "recall": ("recall", "tier recall"),
     "restore": ("restore", "migrate restore"),
     "retain": ("retention run", "retention run"),
+    "sweep": ("sweep", "tier sweep"),
+    "tier": ("tiering run", "tier run"),
 }
 
 NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})

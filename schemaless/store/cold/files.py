@@ -8,11 +8,12 @@ reused.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, Literal
 
 from schemaless.errors import JobConflict
@@ -23,6 +24,7 @@ from schemaless.wire.connection import Connection
 State = Literal["writing", "live", "condemned", "deleted"]
 
 _RANDOM_BITS: Final = 20
+_NAME: Final = re.compile(r"([0-9a-f]{16})-\d+-[0-9a-f]{16}\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,20 @@ class ColdFile:
     @property
     def name(self) -> str:
         """Name of the object in the cold store. It is derived, so that a row cannot name a foreign file."""
-        return f"{self.incarnation}/{self.shard:04d}/{self.file_id:016x}-{self.generation}-{self.token}.parquet"
+        return (
+            f"{shard_folder(self.incarnation, self.shard)}/{self.file_id:016x}-{self.generation}-{self.token}.parquet"
+        )
+
+
+def shard_folder(incarnation: str, shard: int) -> str:
+    """Return the folder of a shard's files in the cold store."""
+    return f"{incarnation}/{shard:04d}"
+
+
+def written_at(name: str) -> datetime | None:
+    """Return when a file was first listed, by its name without the folder, in UTC; None if it has another name."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else datetime.fromtimestamp((int(found[1], 16) >> _RANDOM_BITS) / 1000, UTC)
 
 
 class ShardFiles:

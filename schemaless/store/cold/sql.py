@@ -111,13 +111,11 @@ def update_file(
     )
 
 
-def lock_live_file(database: str, file_id: int, *, exclusive: bool, mariadb: bool) -> bytes:
+def lock_live_file(database: str, file_id: int) -> bytes:
     """Lock the row of a file's current generation until the transaction ends; selects no row if it is not live."""
-    locked = b"FOR UPDATE" if exclusive else b"LOCK IN SHARE MODE" if mariadb else b"FOR SHARE"
-    return b"SELECT generation FROM %b WHERE file_id=%d AND state='live' %b" % (
+    return b"SELECT generation FROM %b WHERE file_id=%d AND state='live' FOR UPDATE" % (
         table(database, b"cold_file"),
         file_id,
-        locked,
     )
 
 

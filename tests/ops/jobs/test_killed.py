@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -31,7 +32,8 @@ from sqlalchemy.engine import Engine
 import schemaless
 from schemaless import Datastore, NewStoredCell
 from schemaless.cell import CellKey
-from schemaless.codec.envelope import tombstone
+from schemaless.codec.envelope import is_reference, tombstone
+from schemaless.codec.exact_text import exact_text
 from schemaless.codec.recode import recode
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
@@ -53,6 +55,9 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.spec import MoveSpec
+from schemaless.ops.tier.cooling import TIER, TierSpec
+from schemaless.ops.tier.recall import RECALL, RecallSpec
+from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.indexes.registry import Registry
@@ -88,12 +93,14 @@ class Case:
         expected: all cells after an undisturbed run.
         job: the job; None for a load.
         erasures: number of the erasure in the ledger by the key of each cell that it erases.
+        cold: number of cells that are cold after an undisturbed run; ``expected`` has their JSON text.
     """
 
     work: Callable[[], object]
     expected: Cells
     job: Job | None = None
     erasures: dict[CellKey, int] = field(default_factory=dict)
+    cold: int = 0
 
 
 class Cases:
@@ -120,7 +127,7 @@ class Cases:
         for column, version in (("BASE", 1), ("BASE", 2), ("LOG", 1), ("LOG", 2)):
             cells = [NewStoredCell(row, column, version, text) for row, text in zip(rows, texts, strict=True)]
             self._store.put_stored_cells(cells, trusted=True)
-        begun: Case = getattr(self, f"_{kind}")(rows, everything(self._store))
+        begun: Case = getattr(self, f"_{kind}")(rows, as_texts(everything(self._store)))
         return begun
 
     def _job(self, kind: JobKind[Any], spec: JobSpec, shards: Iterable[int] | None, expected: Cells) -> Case:
@@ -157,6 +164,21 @@ class Cases:
         to = next(each.name for each in internals.topology.clusters if each != internals.topology.cluster_of(SHARD))
         return self._job(moves.MOVE, MoveSpec(to, accounts=False), [SHARD], before)
 
+    def _tier(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        cold = internals_of(self._store).cold
+        cold.set_store(str(self._folder / "cold"), 0)
+        cold.set(TierPolicy("LOG", 0))
+        later = datetime.now(UTC) + timedelta(minutes=5)
+        spec = TierSpec(("LOG 0",), later.isoformat(), file_text_bytes=4_000)
+        case = self._job(TIER, spec, None, before)
+        return replace(case, cold=sum(key.column_name == "LOG" for key, _, _ in before.values()))
+
+    def _recall(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        complete(self._store, self._url, self._tier(rows, before).job.job_id)
+        bodies = {place: recode(body).body for place, (key, body, _) in before.items() if key.column_name == "LOG"}
+        expected = {place: (key, bodies.get(place, body), at) for place, (key, body, at) in before.items()}
+        return self._job(RECALL, RecallSpec(), None, expected)
+
     def _erase(self, rows: list[uuid.UUID], before: Cells) -> Case:
         ledger = internals_of(self._store).erasures.ledger
         number = ledger.intend(REASON, [target(row) for row in rows[:5]])
@@ -188,9 +210,19 @@ def erasing(case: Case, erasures: dict[CellKey, int]) -> Case:
     return replace(case, expected=expected, erasures=case.erasures | erasures)
 
 
+def as_texts(cells: Cells) -> Cells:
+    """Return cells with the JSON text of cold ones in place of their references."""
+    return {
+        place: (key, exact_text(body)[0] if is_reference(body) else body, at)
+        for place, (key, body, at) in cells.items()
+    }
+
+
 def compare(store: Datastore, case: Case) -> None:
     """Compare cells, and the log and ledger of erasures, with those of an undisturbed run; look for other tables."""
     found = everything(store)
+    assert sum(is_reference(body) for _, body, _ in found.values()) == case.cold
+    found = as_texts(found)
     loaded = {(key, body) for (shard, _), (key, body, _) in case.expected.items() if shard < 0}
     new = [cell for place, cell in found.items() if place not in case.expected]
     assert {(key, body) for key, body, _ in new} == loaded

@@ -1,0 +1,219 @@
+"""Cold documents in files: bytes, the time of reads, and the speed of a run, beside hot documents and a plain loop.
+
+    python benchmarks/tiering.py --data FILE.ndjson.gz... [--history FILE.ndjson.gz] [--engine innodb rocksdb] [--reads 300]
+
+Documents are put into a new datastore of one shard on a private server with created_at in the past, and become cold.
+
+- Bytes: bodies in the default codec, cold files relative to them, and the table's file per cell after a rebuild.
+- Reads, in turns on the same keys: get_cell of a hot cell, of the same cell when it is cold without anything in the
+  cache, and a bare pyarrow read of its row group; get_cells_latest of 100 cold cells of one file. Medians.
+- Speed: `tier run` with one and two workers, and a loop of PyMySQL, json and pyarrow that writes one file and replaces
+  the same bodies, without any check. Cells per second.
+
+InnoDB is measured on MySQL, MyRocks on MariaDB. --history has lines {"key", "at", "body"}, the versions of documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import itertools
+import json
+import math
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pymysql
+import zlib
+from migrate import database_url
+
+import schemaless
+from schemaless import NewCell
+from schemaless.local.description import LocalServer
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.rebuild import run as rebuild
+from schemaless.ops.tier.cooling import TIER, spec_of
+from schemaless.ops.tier.recall import RECALL, RecallSpec
+from schemaless.planning.sampling.table_sizes import cell_table_sizes
+from schemaless.store.cold.fetching import cache
+from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.settings import TierPolicy
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+from schemaless.testing.servers import private_servers
+
+COLUMN = "BASE"
+FLAVOURS = {"innodb": "mysql", "rocksdb": "mariadb"}
+OLD = datetime.now(UTC) - timedelta(400)
+SEED = 47
+
+
+def main() -> None:
+    """Measure each set on each engine."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, nargs="*", default=[])
+    parser.add_argument("--history", type=Path)
+    parser.add_argument("--engine", nargs="*", choices=FLAVOURS, default=list(FLAVOURS))
+    parser.add_argument("--reads", type=int, default=300)
+    parser.add_argument("--copies", type=int, default=1, help="cells of each document")
+    asked = parser.parse_args()
+    for engine in asked.engine:
+        shares = []
+        for path in (*asked.data, *([asked.history] if asked.history else [])):
+            with private_servers(FLAVOURS[engine], 1, {"skip-log-bin": "1"}, engine=engine) as (server,):
+                print(f"\n{path.name.partition('.')[0]}, {server.flavour} {server.version}, {engine}", flush=True)
+                with tempfile.TemporaryDirectory() as folder:
+                    shares.append(measure(server, engine, list(cells_of(path, asked.copies)), Path(folder), asked.reads))
+        if shares:
+            print(f"\ngeometric mean of files to bodies: {math.exp(statistics.fmean(map(math.log, shares))):.3f}")
+
+
+def cells_of(path: Path, copies: int) -> Iterator[NewCell]:
+    """Make cells of the documents, or of their versions, of a file."""
+    numbers: dict[str, int] = {}
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for position, line in enumerate(lines):
+            document = json.loads(line)
+            key, number = str(position), 1
+            if set(document) == {"key", "at", "body"}:
+                key, document = document["key"], document["body"]
+                number = numbers[key] = numbers.get(key, 0) + 1
+            for copy in range(copies):
+                row = uuid.uuid5(uuid.NAMESPACE_OID, f"{key} {copy}")
+                yield NewCell(row, COLUMN, number, document, created_at=OLD)
+
+
+def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path, reads: int) -> float:
+    """Print what there is to say about one set; return the share of the files."""
+    schemaless.create("tiers", 1, [server.url], engine=engine)
+    with schemaless.connect(database_url(server.url, "tiers"), read_timeout_s=600) as store:
+        random.Random(SEED).shuffle(cells)
+        waiting = iter(cells)
+        while part := list(itertools.islice(waiting, 200)):
+            store.put_cells(part)
+        internals_of(store).cold.set_store(str(folder / "cold"), 0)
+        internals_of(store).cold.set(TierPolicy(COLUMN, 180))
+        rebuild(store)
+        hot_file = file_bytes(store)
+        sample = random.Random(SEED).sample([cell[:3] for cell in cells], min(reads, len(cells)))
+        hot = [seconds(lambda key=key: store.get_cell(*key)) for key in sample]
+        speeds = {"one worker": run(store, 1), "two workers": run(store, 2), "plain loop": plain_loop(server, store, folder)}
+        job = TIER.run(store, spec_of(store))
+        (state,) = JobStore(store).shards(job.job_id)
+        share = state.counters["file_bytes"] / state.bytes_before
+        rebuild(store)
+        count = len(cells)
+        print(
+            f"  {count:,} cells: {state.bytes_before / count:,.0f} bytes of bodies, "
+            f"{state.counters['file_bytes'] / count:,.0f} of files per cell ({share:.3f}); table "
+            f"{hot_file / count:,.0f} -> {file_bytes(store) / count:,.0f} bytes a cell"
+        )
+        print(f"  run, cells/s: {', '.join(f'{name} {count / took:,.0f}' for name, took in speeds.items())}")
+        print_reads(store, sample, hot, folder)
+    return share
+
+
+def run(store: Datastore, workers: int) -> float:
+    """Return how long a run takes, in seconds, and put everything back."""
+    began = time.perf_counter()
+    TIER.run(store, spec_of(store), count=workers)
+    took = time.perf_counter() - began
+    RECALL.run(store, RecallSpec())
+    return took
+
+
+def plain_loop(server: LocalServer, store: Datastore, folder: Path) -> float:
+    """Return how long a loop takes that writes one file and replaces bodies, and put them back."""
+    database = internals_of(store).shards.database(0)
+    connection = pymysql.connect(unix_socket=str(server.socket), user="root", database=database, autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE kept AS SELECT added_id, body FROM cell")
+        began, after = time.perf_counter(), 0
+        with pq.ParquetWriter(
+            folder / "plain.parquet",
+            pa.schema([("row_key", pa.binary()), ("column_name", pa.string()), ("ref_key", pa.int64()), ("body", pa.string())]),
+            compression="zstd",
+            compression_level=9,
+        ) as writer:
+            while True:
+                cursor.execute(
+                    "SELECT added_id, row_key, column_name, ref_key, body FROM cell WHERE added_id>%s ORDER BY added_id "
+                    "LIMIT 1000",
+                    (after,),
+                )
+                rows = cursor.fetchall()
+                if not rows:
+                    break
+                after = rows[-1][0]
+                texts = [json.dumps(msgpack.unpackb(zlib.decompress(row[4][2:-4]))) for row in rows]
+                writer.write_table(
+                    pa.Table.from_arrays(
+                        [pa.array([row[position] for row in rows]) for position in (1, 2, 3)] + [pa.array(texts)],
+                        schema=writer.schema,
+                    )
+                )
+                ids = ",".join(str(row[0]) for row in rows)
+                cursor.execute(f"UPDATE cell SET body=REPEAT('x',30) WHERE added_id IN ({ids})")
+        took = time.perf_counter() - began
+        cursor.execute("UPDATE cell JOIN kept USING (added_id) SET cell.body=kept.body")
+        cursor.execute("DROP TABLE kept")
+    return took
+
+
+def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: Path) -> None:
+    """Print the times of cold reads beside those of hot ones."""
+    cold, bare, warm = [], [], []
+    files = {file.file_id: file for file in ShardFiles(internals_of(store).shards, 0).all("live")}
+    for key in sample:
+        cache().clear()
+        cold.append(seconds(lambda key=key: store.get_cell(*key)))
+        warm.append(seconds(lambda key=key: store.get_cell(*key)))
+        (stored,) = [cell for cell in store.get_versions(*key[:2], after=key[2] - 1, before=key[2] + 1)]
+        reference = schemaless.codec.references.reference_of(stored.stored_body)
+        content = folder / "cold" / files[reference.file].name
+
+        def read(content: Path = content, group: int = reference.group) -> None:
+            pq.ParquetFile(content).read_row_group(group, columns=["row_key", "column_name", "ref_key", "body"])
+
+        bare.append(seconds(read))
+    cache().clear()
+    many = [key[:2] for key in sample[:100]]
+    hundred = []
+    for _ in range(9):
+        cache().clear()
+        hundred.append(seconds(lambda: store.get_cells_latest(many)))
+    ms = {name: statistics.median(times) * 1e3 for name, times in (("hot", hot), ("cold", cold), ("cached", warm), ("bare", bare), ("hundred", hundred))}
+    print(
+        f"  get_cell, ms: hot {ms['hot']:.2f}, cold {ms['cold']:.2f} ({ms['cold'] / ms['hot']:.1f} times), from the cache "
+        f"{ms['cached']:.2f}; bare pyarrow {ms['bare']:.2f} (cold {ms['cold'] / ms['bare']:.2f} times); 100 cold cells "
+        f"{ms['hundred']:.2f} ({ms['hundred'] / ms['cold']:.1f} times one)",
+        flush=True,
+    )
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return how long a call takes, in seconds."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def file_bytes(store: Datastore) -> int:
+    """Return the size of the file of the table of cells."""
+    (size,) = cell_table_sizes(store, [0]).values()
+    return int(size.file_bytes)
+
+
+if __name__ == "__main__":
+    main()

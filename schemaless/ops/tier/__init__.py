@@ -1,0 +1,1 @@
+"""Tiering: documents of old cells in files on cheap storage, and back."""

@@ -1,0 +1,88 @@
+"""Jobs that remove cold files to which no cell refers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from schemaless.errors import InvalidInput
+from schemaless.ops.erasure.expired import server_time
+from schemaless.ops.jobs.kind import JobKind, JobSpec
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.tier.cooling import check_no_leftovers, cold_store
+from schemaless.ops.tier.objects import delete_object
+from schemaless.store.cold.files import ShardFiles, shard_folder, written_at
+from schemaless.store.cold.settings import MOST_DAYS
+from schemaless.store.cold.targets import Target, open_target
+from schemaless.store.datastore import Datastore
+from schemaless.store.internals import internals_of
+
+_BLOCK_ROWS: Final = 20_000
+_UNKNOWN_DAYS: Final = 1
+"""How long an object that no row names is kept, in days: a primary that is about to be promoted may not know it yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSpec(JobSpec):
+    """Parameters of a sweep.
+
+    Attributes:
+        keep_days: how long files are kept for restored backups after the last reference to them is gone, in days.
+    """
+
+    keep_days: int = 0
+
+    def __post_init__(self) -> None:
+        if type(self.keep_days) is not int or not 0 <= self.keep_days <= MOST_DAYS:
+            raise InvalidInput(f"keep_days must be an integer from 0 to {MOST_DAYS:,}, got {self.keep_days!r}")
+
+
+def work(store: Datastore, run: ShardRun) -> None:
+    """Condemn the files of one shard that no cell refers to, and delete those whose time has passed.
+
+    No job that writes references runs on the shard at the same time, since only one of these jobs can.
+    """
+    internals, shard, state = internals_of(store), run.state.shard, run.state
+    check_no_leftovers(internals, [shard])
+    cold = cold_store(internals)
+    target, files = open_target(cold.uri), ShardFiles(internals.shards, shard)
+    now, keep = server_time(store), timedelta(days=SweepSpec.of(run.job).keep_days)
+    for name in ("condemned", "deleted", "deleted_bytes"):
+        state.counters.setdefault(name, 0)
+    references: Counter[int] = Counter()
+    for after, up_to, _ in internals.id_blocks(shard, _BLOCK_ROWS):
+        run.gate()
+        references.update(files.references(after, up_to))
+    for file in files.all("writing", "live"):
+        # An erasure that is rewriting the file lists its next generation as being written.
+        if file.state == "writing" and now - file.changed_at < timedelta(days=_UNKNOWN_DAYS):
+            continue
+        run.gate()
+        if (file.state == "writing" or not references[file.file_id]) and files.condemn(file, file.state):
+            state.counters["condemned"] += 1
+    for file in files.all("condemned"):
+        run.gate()
+        own = file.incarnation == cold.incarnation
+        if own and (not file.sha256 or now - file.changed_at >= keep):
+            delete_object(target, files, file)
+            state.counters["deleted"] += 1
+            state.counters["deleted_bytes"] += file.file_bytes
+    _delete_unknown(run, target, files, cold.incarnation, now - max(keep, timedelta(days=_UNKNOWN_DAYS)))
+    run.finish()
+
+
+def _delete_unknown(run: ShardRun, target: Target, files: ShardFiles, incarnation: str, before: datetime) -> None:
+    """Delete old objects that no row names, such as those of transactions that a failover has lost."""
+    known = {file.name for file in files.all() if file.state != "deleted"}
+    folder = shard_folder(incarnation, run.state.shard)
+    for name in target.names(folder):
+        at = written_at(name)
+        if at is not None and at < before and f"{folder}/{name}" not in known:
+            run.gate()
+            target.delete([f"{folder}/{name}"])
+            run.state.counters["deleted"] += 1
+
+
+SWEEP: Final = JobKind("sweep", SweepSpec, lambda store, shards: dict.fromkeys(shards, 1), work)

@@ -1,0 +1,79 @@
+"""``schemaless tier``: the cold store, policies, plans and runs from the command line."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schemaless import NewCell
+
+
+@pytest.fixture
+def filled(fresh_store):
+    """Two hundred cells of LOG, every second one 200 days old."""
+    now = datetime.now(UTC)
+    cells = [
+        NewCell(
+            uuid.uuid5(uuid.NAMESPACE_DNS, f"aircraft {number}"),
+            "LOG",
+            1,
+            {"n": number, "pad": "words and words " * 20},
+            created_at=now - timedelta(200 if number % 2 == 0 else 1),
+        )
+        for number in range(200)
+    ]
+    fresh_store.put_cells(cells)
+    return cells
+
+
+@pytest.mark.mysql
+def test_cells_become_cold_and_come_back(invoke, filled, fresh_store, admin_url, migrate_url, fresh_url, tmp_path):
+    """From the place of the files to the space freed, and back; nothing is written without --execute."""
+    assert "no cold store" in invoke("tier", "store", url=admin_url).err
+    assert invoke("tier", "set", "LOG", "--after", "180d", url=admin_url).out.startswith("LOG: cold after 180 days; ")
+    assert "no cold store" in invoke("tier", "run", url=migrate_url).err
+    assert invoke("tier", "store", tmp_path / "cold", url=admin_url).code == 0
+    planned = invoke("tier", "plan", "--json", url=fresh_url).json
+    dry = invoke("tier", "run", url=migrate_url)
+
+    assert planned["columns"]["LOG"]["eligible_cells"] == 100
+    assert planned["freed_bytes"] == planned["columns"]["LOG"]["eligible_bytes"] - 100 * 30
+    assert "100 cells would become cold" in dry.out
+    assert not [*tmp_path.rglob("*.parquet")]
+    done = invoke("tier", "run", "--execute", "--json", url=migrate_url)
+    status = invoke("tier", "status", "--json", url=fresh_url).json
+
+    assert (done.code, done.json["cells"], done.json["state"], done.json["files"]) == (0, 100, "done", 4)
+    assert done.json["bytes_before"] - done.json["bytes_after"] == planned["freed_bytes"]
+    assert status["columns"]["LOG"]["cold_cells"] == 100
+    assert status["file_bytes"] == done.json["file_bytes"]
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.parquet")) == status["file_bytes"]
+    assert invoke("tier", "verify", url=fresh_url).out.endswith("100 cold cells: 0 faults\n")
+    assert "no further cells" in invoke("tier", "plan", url=fresh_url).out
+    assert invoke("tier", "store", tmp_path / "other", url=admin_url).code == 2
+    assert "100 cold cells with" in invoke("tier", "recall", url=migrate_url).out
+    back = invoke("tier", "recall", "--column", "LOG", "--execute", "--json", url=migrate_url)
+
+    assert (back.code, back.json["cells"], back.json["bytes_after"]) == (0, 100, done.json["bytes_before"])
+    assert {cell.row_key: cell.body for shard in range(4) for cell in fresh_store.iter_shard(shard)} == {
+        cell.row_key: cell.body for cell in filled
+    }
+    kept = invoke("tier", "sweep", "--execute", "--json", url=migrate_url).json
+    assert (kept["condemned"], kept["deleted"]) == (4, 0)
+    swept = invoke("tier", "sweep", "--execute", "--keep-days", 0, "--json", url=migrate_url).json
+    assert (swept["deleted"], swept["deleted_bytes"]) == (4, status["file_bytes"])
+    assert not [*tmp_path.rglob("*.parquet")]
+    assert invoke("tier", "set", "LOG", "--never", url=admin_url).out == "LOG: no further cells become cold\n"
+
+
+def test_what_cannot_be_done_is_said(invoke, fresh_url, admin_url, migrate_url):
+    """Usage where nothing or too much is asked for, and the command that is missing."""
+    assert invoke("tier", "set", "LOG", url=admin_url).code == 2
+    assert invoke("tier", "set", "LOG", "--after", "3 weeks", url=admin_url).code == 2
+    assert invoke("tier", "set", "LOG", "--after", "9d", "--never", url=admin_url).code == 2
+    assert invoke("tier", "store", "--keep-days", 3, url=admin_url).code == 2
+    assert "contains credentials" in invoke("tier", "store", "s3://KEY:SECRET@bucket/cold", url=admin_url).err
+    assert "'schemaless tier set COLUMN" in invoke("tier", "run", "--execute", url=migrate_url).err
+    assert "no cold store" in invoke("tier", "sweep", "--execute", url=migrate_url).err

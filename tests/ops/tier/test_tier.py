@@ -1,0 +1,108 @@
+"""Documents move into cold files and back, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemaless
+from schemaless import InvalidInput
+from schemaless.codec.envelope import is_reference
+from schemaless.codec.exact_text import exact_text
+from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.tier.cooling import TIER, spec_of
+from schemaless.ops.tier.survey import survey, verify
+from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.settings import TierPolicy
+from schemaless.store.internals import internals_of
+
+pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+
+
+def bodies(store, shard_count=4):
+    """Return the stored bodies of all shards by key."""
+    scan = internals_of(store).scan
+    return {cell.key: cell.body for shard in range(shard_count) for cell in scan(shard)}
+
+
+def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_store, spec, cold_folder):
+    """Those of columns with a policy, and only these; the files have every document as exact text."""
+    before = bodies(migrate_store)
+    job = TIER.run(migrate_store, spec)
+    after = bodies(migrate_store)
+    states = JobStore(migrate_store).shards(job.job_id)
+    found = verify(migrate_store, range(4))
+
+    cold = {key for key in cells if key.column_name != "HOT"}
+    assert {key for key, body in after.items() if is_reference(body)} == cold
+    assert {key: after[key] for key in cells if key not in cold} == {
+        key: before[key] for key in cells if key not in cold
+    }
+    assert sum(state.cells for state in states) == len(cold)
+    assert sum(state.bytes_before for state in states) == sum(len(before[key]) for key in cold)
+    assert (found.faults, found.cells) == ([], len(cold))
+    assert found.files == len([*cold_folder.rglob("*.parquet")]) > 4
+    counted = survey(migrate_store, [], range(4))
+    assert (counted.total.cells, counted.total.cold_cells) == (len(cells), len(cold))
+    assert counted.total.cold_text_bytes == sum(len(exact_text(before[key])[0]) for key in cold)
+    assert counted.columns["HOT"].cold_cells == 0
+
+
+def test_a_second_run_finds_nothing(cells, migrate_store, spec, cold_folder):
+    """A cell that is cold is not eligible."""
+    TIER.run(migrate_store, spec)
+    files = sorted(cold_folder.rglob("*.parquet"))
+    again = TIER.run(migrate_store, spec)
+    assert sum(state.cells for state in JobStore(migrate_store).shards(again.job_id)) == 0
+    assert sorted(cold_folder.rglob("*.parquet")) == files
+
+
+def test_young_cells_stay(cells, migrate_store, cold_folder, admin_url):
+    """Ages count as of the start of the job."""
+    with schemaless.connect(admin_url) as admin:
+        internals_of(admin).cold.set(TierPolicy("BASE", 1))
+    spec = spec_of(migrate_store)
+    assert spec.policies == ("BASE 1", "LOG 0")
+    assert spec_of(migrate_store, ["BASE"]).policies == ("BASE 1",)
+    with pytest.raises(InvalidInput, match="column HOT has no tier policy"):
+        spec_of(migrate_store, ["HOT"])
+    TIER.run(migrate_store, spec)
+    assert {key.column_name for key, body in bodies(migrate_store).items() if is_reference(body)} == {"LOG"}
+
+
+def test_verify_names_what_is_wrong(cells, migrate_store, spec, cold_folder):
+    """A file that is gone, one with other bytes, and a reference to a file that is not live."""
+    TIER.run(migrate_store, spec)
+    removed, changed = sorted(cold_folder.rglob("*.parquet"))[:2]
+    content = bytearray(changed.read_bytes())
+    content[len(content) // 2] ^= 1
+    changed.write_bytes(content)
+    removed.unlink()
+    shards = internals_of(migrate_store).shards
+    condemned = ShardFiles(shards, 3).all("live")[0]
+    assert ShardFiles(shards, 3).condemn(condemned, "live")
+    messages = [fault.message for fault in verify(migrate_store, range(4)).faults]
+
+    expected = ["does not exist", "another SHA-256", "which is not live"]
+    assert [part for part in expected for message in messages if part in message] == expected
+    assert len(messages) == 3
+
+
+def test_a_file_that_is_condemned_while_it_is_written_is_written_again(cells, migrate_store, spec, monkeypatch):
+    """An erasure in the meantime condemns it: nothing refers to it, and the next file lacks the document."""
+    publish, condemned = ShardFiles.publish, []
+
+    def interrupted(files, file, written, replaces=None):
+        if not condemned:
+            condemned.append(file)
+            assert files.condemn(file, "writing")
+        return publish(files, file, written, replaces)
+
+    monkeypatch.setattr(ShardFiles, "publish", interrupted)
+    TIER.run(migrate_store, spec)
+    found = verify(migrate_store, range(4))
+    states = {
+        file.state
+        for file in ShardFiles(internals_of(migrate_store).shards, condemned[0].shard).all(file_id=condemned[0].file_id)
+    }
+    assert (states, found.faults) == ({"deleted"}, [])
+    assert found.cells == sum(key.column_name != "HOT" for key in cells)
