@@ -1,6 +1,6 @@
 """Cold documents in files: bytes, the time of reads, and the speed of a run, beside hot documents and a plain loop.
 
-    python benchmarks/tiering.py --data FILE.ndjson.gz... [--history FILE.ndjson.gz] [--engine innodb rocksdb] [--reads 300]
+    python benchmarks/tiering.py --data FILE.ndjson.gz... [--engine innodb rocksdb] [--reads 300] [--copies 1]
 
 Documents are put into a new datastore of one shard on a private server with created_at in the past, and become cold.
 
@@ -10,14 +10,13 @@ Documents are put into a new datastore of one shard on a private server with cre
 - Speed: `tier run` with one and two workers, and a loop of PyMySQL, json and pyarrow that writes one file and replaces
   the same bodies, without any check. Cells per second.
 
-InnoDB is measured on MySQL, MyRocks on MariaDB. --history has lines {"key", "at", "body"}, the versions of documents.
+InnoDB is measured on MySQL, MyRocks on MariaDB. Lines {"key", "at", "body"} are versions of documents.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
-import io
 import itertools
 import json
 import math
@@ -26,6 +25,7 @@ import statistics
 import tempfile
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,17 +35,17 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
-import zlib
+from history import FLAVOURS, file_bytes
 from migrate import database_url
 
 import schemaless
 from schemaless import NewCell
+from schemaless.codec.references import reference_of
 from schemaless.local.description import LocalServer
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import run as rebuild
 from schemaless.ops.tier.cooling import TIER, spec_of
 from schemaless.ops.tier.recall import RECALL, RecallSpec
-from schemaless.planning.sampling.table_sizes import cell_table_sizes
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
@@ -54,7 +54,6 @@ from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 
 COLUMN = "BASE"
-FLAVOURS = {"innodb": "mysql", "rocksdb": "mariadb"}
 OLD = datetime.now(UTC) - timedelta(400)
 SEED = 47
 
@@ -63,18 +62,18 @@ def main() -> None:
     """Measure each set on each engine."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, nargs="*", default=[])
-    parser.add_argument("--history", type=Path)
     parser.add_argument("--engine", nargs="*", choices=FLAVOURS, default=list(FLAVOURS))
     parser.add_argument("--reads", type=int, default=300)
     parser.add_argument("--copies", type=int, default=1, help="cells of each document")
     asked = parser.parse_args()
     for engine in asked.engine:
         shares = []
-        for path in (*asked.data, *([asked.history] if asked.history else [])):
+        for path in asked.data:
             with private_servers(FLAVOURS[engine], 1, {"skip-log-bin": "1"}, engine=engine) as (server,):
                 print(f"\n{path.name.partition('.')[0]}, {server.flavour} {server.version}, {engine}", flush=True)
                 with tempfile.TemporaryDirectory() as folder:
-                    shares.append(measure(server, engine, list(cells_of(path, asked.copies)), Path(folder), asked.reads))
+                    cells = list(cells_of(path, asked.copies))
+                    shares.append(measure(server, engine, cells, Path(folder), asked.reads))
         if shares:
             print(f"\ngeometric mean of files to bodies: {math.exp(statistics.fmean(map(math.log, shares))):.3f}")
 
@@ -108,7 +107,8 @@ def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path
         hot_file = file_bytes(store)
         sample = random.Random(SEED).sample([cell[:3] for cell in cells], min(reads, len(cells)))
         hot = [seconds(lambda key=key: store.get_cell(*key)) for key in sample]
-        speeds = {"one worker": run(store, 1), "two workers": run(store, 2), "plain loop": plain_loop(server, store, folder)}
+        speeds = {f"{count} workers": run(store, count) for count in (1, 2)}
+        speeds["plain loop"] = plain_loop(server, store, folder)
         job = TIER.run(store, spec_of(store))
         (state,) = JobStore(store).shards(job.job_id)
         share = state.counters["file_bytes"] / state.bytes_before
@@ -140,16 +140,13 @@ def plain_loop(server: LocalServer, store: Datastore, folder: Path) -> float:
     with connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE kept AS SELECT added_id, body FROM cell")
         began, after = time.perf_counter(), 0
-        with pq.ParquetWriter(
-            folder / "plain.parquet",
-            pa.schema([("row_key", pa.binary()), ("column_name", pa.string()), ("ref_key", pa.int64()), ("body", pa.string())]),
-            compression="zstd",
-            compression_level=9,
-        ) as writer:
+        fields = {"row_key": pa.binary(), "column_name": pa.string(), "ref_key": pa.int64(), "body": pa.string()}
+        options = {"compression": "zstd", "compression_level": 9}
+        with pq.ParquetWriter(folder / "plain.parquet", pa.schema(list(fields.items())), **options) as writer:
             while True:
                 cursor.execute(
-                    "SELECT added_id, row_key, column_name, ref_key, body FROM cell WHERE added_id>%s ORDER BY added_id "
-                    "LIMIT 1000",
+                    "SELECT added_id, row_key, column_name, ref_key, body FROM cell WHERE added_id>%s "
+                    "ORDER BY added_id LIMIT 1000",
                     (after,),
                 )
                 rows = cursor.fetchall()
@@ -179,8 +176,8 @@ def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: P
         cache().clear()
         cold.append(seconds(lambda key=key: store.get_cell(*key)))
         warm.append(seconds(lambda key=key: store.get_cell(*key)))
-        (stored,) = [cell for cell in store.get_versions(*key[:2], after=key[2] - 1, before=key[2] + 1)]
-        reference = schemaless.codec.references.reference_of(stored.stored_body)
+        (stored,) = store.get_stored_versions(*key[:2], after=key[2] - 1, before=key[2] + 1, limit=1)
+        reference = reference_of(stored.body)
         content = folder / "cold" / files[reference.file].name
 
         def read(content: Path = content, group: int = reference.group) -> None:
@@ -193,11 +190,12 @@ def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: P
     for _ in range(9):
         cache().clear()
         hundred.append(seconds(lambda: store.get_cells_latest(many)))
-    ms = {name: statistics.median(times) * 1e3 for name, times in (("hot", hot), ("cold", cold), ("cached", warm), ("bare", bare), ("hundred", hundred))}
+    all_times = {"hot": hot, "cold": cold, "cached": warm, "bare": bare, "hundred": hundred}
+    ms = {name: statistics.median(times) * 1e3 for name, times in all_times.items()}
     print(
-        f"  get_cell, ms: hot {ms['hot']:.2f}, cold {ms['cold']:.2f} ({ms['cold'] / ms['hot']:.1f} times), from the cache "
-        f"{ms['cached']:.2f}; bare pyarrow {ms['bare']:.2f} (cold {ms['cold'] / ms['bare']:.2f} times); 100 cold cells "
-        f"{ms['hundred']:.2f} ({ms['hundred'] / ms['cold']:.1f} times one)",
+        f"  get_cell, ms: hot {ms['hot']:.2f}, cold {ms['cold']:.2f} ({ms['cold'] / ms['hot']:.1f} times), from the "
+        f"cache {ms['cached']:.2f}; bare pyarrow {ms['bare']:.2f} (cold {ms['cold'] / ms['bare']:.2f} times); 100 cold "
+        f"cells {ms['hundred']:.2f} ({ms['hundred'] / ms['cold']:.1f} times one)",
         flush=True,
     )
 
@@ -207,12 +205,6 @@ def seconds(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-def file_bytes(store: Datastore) -> int:
-    """Return the size of the file of the table of cells."""
-    (size,) = cell_table_sizes(store, [0]).values()
-    return int(size.file_bytes)
 
 
 if __name__ == "__main__":
