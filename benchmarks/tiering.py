@@ -105,7 +105,9 @@ def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path
         internals_of(store).cold.set(TierPolicy(COLUMN, 180))
         rebuild(store)
         hot_file = file_bytes(store)
-        sample = random.Random(SEED).sample([cell[:3] for cell in cells], min(reads, len(cells)))
+        sample = random.Random(SEED).sample(
+            [(cell.row_key, cell.column_name, cell.ref_key) for cell in cells], min(reads, len(cells))
+        )
         hot = [seconds(lambda key=key: store.get_cell(*key)) for key in sample]
         speeds = {f"{count} workers": run(store, count) for count in (1, 2)}
         speeds["plain loop"] = plain_loop(server, store, folder)
@@ -153,7 +155,7 @@ def plain_loop(server: LocalServer, store: Datastore, folder: Path) -> float:
                 if not rows:
                     break
                 after = rows[-1][0]
-                texts = [json.dumps(msgpack.unpackb(zlib.decompress(row[4][2:-4]))) for row in rows]
+                texts = [json.dumps(msgpack.unpackb(payload(row[4]))) for row in rows]
                 writer.write_table(
                     pa.Table.from_arrays(
                         [pa.array([row[position] for row in rows]) for position in (1, 2, 3)] + [pa.array(texts)],
@@ -166,6 +168,11 @@ def plain_loop(server: LocalServer, store: Datastore, folder: Path) -> float:
         cursor.execute("UPDATE cell JOIN kept USING (added_id) SET cell.body=kept.body")
         cursor.execute("DROP TABLE kept")
     return took
+
+
+def payload(body: bytes) -> bytes:
+    """Return the MessagePack of a body."""
+    return zlib.decompress(body[2:-4]) if body[1] & 15 else body[2:-4]
 
 
 def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: Path) -> None:

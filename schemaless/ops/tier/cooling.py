@@ -33,7 +33,7 @@ from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.sql import select_stored_digests, update_bodies
 from schemaless.ops.tier.objects import cells_of, check_written, content_in, delete_object
-from schemaless.ops.tier.sql import Rule, select_eligible
+from schemaless.ops.tier.sql import Rule, select_eligible, select_has_deltas
 from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content_of
@@ -142,6 +142,7 @@ class _ShardWork:
         self._files = ShardFiles(self._shards, self._shard)
         self._counters = run.state.counters
         self._settings = self._shards.run(self._shard, log_settings)
+        self._has_deltas = True
         for name in ("files", "file_bytes", "text_bytes", "bases", "changed"):
             self._counters.setdefault(name, 0)
 
@@ -152,6 +153,7 @@ class _ShardWork:
             low, high = self._shards.rows(self._shard, select_id_span(self._database))[0]
             state.first_id, state.top_id = int(low or 0), int(high or 0)
             state.checkpoint = max(0, state.first_id - 1)
+        self._has_deltas = self._any_deltas()
         self._resume()
         while (first_id := self._next_eligible()) is not None:
             self._one_file(first_id)
@@ -171,6 +173,12 @@ class _ShardWork:
                 return int(rows[0][0])
             state.checkpoint = up_to
         return None
+
+    def _any_deltas(self) -> bool:
+        """Return whether the shard has deltas. None appear during the job, because no migration runs beside it."""
+        blocks = self._internals.id_blocks(self._shard, _BLOCK_ROWS)
+        statements = (select_has_deltas(self._database, after, up_to) for after, up_to, _ in blocks)
+        return any(self._shards.rows(self._shard, statement)[0][0] for statement in statements)
 
     def _resume(self) -> None:
         """Go on with the file that an earlier runner has made live, or delete what it had not."""
@@ -334,7 +342,8 @@ class _ShardWork:
                 connection.rows(lock_log(self._database))
                 if not connection.rows(lock_live_file(self._database, file.file_id)):
                     return False
-                found = dependents(connection, self._database, CELLS, [cell[:4] for cell in part])
+                cells = [cell[:4] for cell in part] if self._has_deltas else []
+                found = dependents(connection, self._database, CELLS, cells)
                 needed = {(row[1], row[2], base_of(row[4])) for row in found}
                 based.clear()
                 based.update(cell.added_id for cell in part if cell[1:4] in needed)

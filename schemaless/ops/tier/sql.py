@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import CELL, LIVE, by_id, id_range, moment, text
+from schemaless.wire.sql.parts import CELL, IS_DELTA, LIVE, by_id, id_range, moment, text
 
 Rule = tuple[str, datetime]
 """A column, and the time before which its cells were written that become cold."""
@@ -64,3 +64,8 @@ def select_references(database: str, after: int, up_to: int, file_id: int, limit
         file_id,
         limit,
     )
+
+
+def select_has_deltas(database: str, after: int, up_to: int) -> bytes:
+    """Select whether a cell in a range of added_ids is stored as a difference from another version."""
+    return b"SELECT EXISTS(SELECT 1 FROM %b WHERE %b AND %b)" % (by_id(database), id_range(after, up_to), IS_DELTA)

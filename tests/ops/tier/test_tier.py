@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 import schemaless
-from schemaless import InvalidInput
-from schemaless.codec.envelope import is_reference
+from schemaless import InvalidInput, NewCell
+from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.codec.exact_text import exact_text
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.tier.cooling import TIER, spec_of
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
 from schemaless.ops.tier.survey import survey, verify
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
@@ -106,3 +110,43 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(cells, mi
     }
     assert (states, found.faults) == ({"deleted"}, [])
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
+
+
+def test_differences_become_cold_before_the_versions_that_they_depend_on(fresh_store, new_row, migrate_store, spec):
+    """All of a column's versions become cold in one run, in files of a few cells, and stay readable meanwhile."""
+    row, other = new_row(), new_row()
+    for ref_key in range(1, 41):
+        document = {"n": ref_key, "words": [f"word {number}" for number in range(200)]}
+        fresh_store.put_cell(row, "BASE", ref_key, document)
+        fresh_store.put_cell(other, "OTHER", ref_key, document)
+    migrate.run(migrate_store, MigrateSpec(history=True))
+    before = {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()}
+    deltas = {key for key, body in bodies(migrate_store).items() if is_delta(body)}
+    TIER.run(migrate_store, spec)
+    after = bodies(migrate_store)
+
+    assert {key.column_name for key in deltas} == {"BASE", "OTHER"}
+    assert {key for key, body in after.items() if is_reference(body)} == {key for key in before if key[1] == "BASE"}
+    assert {key: exact_text(body)[0] for key, body in after.items()} == before
+
+
+def test_a_version_that_others_depend_on_stays(fresh_store, new_row, migrate_store, cold_folder):
+    """Its dependents are too young, so it is counted and left; the next run takes all of them."""
+    row, now = new_row(), datetime.now(UTC)
+    for ref_key in range(40, 0, -1):
+        document = {"n": ref_key, "words": [f"word {number}" for number in range(200)]}
+        age = timedelta(days=9 if ref_key > 20 else 0)
+        fresh_store.put_cells([NewCell(row, "BASE", ref_key, document, created_at=now - age)])
+    migrate.run(migrate_store, MigrateSpec(history=True))
+    before = {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()}
+    bases = {base_of(body) for key, body in bodies(migrate_store).items() if is_delta(body) and key.ref_key <= 20}
+    later = now + timedelta(minutes=5)
+    job = TIER.run(migrate_store, TierSpec(("BASE 5",), later.isoformat()))
+    (count,) = [state.counters["bases"] for state in JobStore(migrate_store).shards(job.job_id) if state.cells]
+    hot = {key.ref_key for key, body in bodies(migrate_store).items() if not is_reference(body)}
+
+    assert hot - set(range(1, 21)) == {base for base in bases if base > 20}
+    assert count == len(hot) - 20 > 0
+    TIER.run(migrate_store, TierSpec(("BASE 0",), later.isoformat()))
+    assert all(map(is_reference, bodies(migrate_store).values()))
+    assert {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()} == before
