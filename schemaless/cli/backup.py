@@ -72,7 +72,7 @@ def plan(folder: str, tool: Tool, store: Datastore) -> None:
 @click.option("--datastore", metavar="NAME", help="Name of the datastore, if the folders have several.")
 @json_option
 def check(paths: tuple[Path, ...], shards: int | None, datastore: str | None) -> int:
-    """Check that dumps, or copies of servers' files, are all of a datastore.
+    """Check that dumps or copies of files are complete.
 
     Every dump must have ended, the catalog must be newer than the others, and each shard must be in the dump of the
     cluster that has it according to that catalog, with all its tables. A cluster's file is named after it, such as

@@ -258,9 +258,10 @@ def recall(
     dask: str | None,
     thresholds: Thresholds,
 ) -> int:
-    """Put the documents of cold cells back into the database, in the codec of their column.
+    """Put cold documents back into the database.
 
-    Their files stay until 'schemaless tier sweep'. The account needs the role migrate.
+    They are stored in the codec of their column. Their files stay until 'schemaless tier sweep'. The account needs the
+    role migrate.
 
     \b
     Examples:
@@ -302,7 +303,7 @@ def recall(
 @execute_option("Delete files. Without this option, the command counts what is there.")
 @json_option
 def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: bool) -> int:
-    """Delete cold files that no cell refers to, once no backup can need them.
+    """Delete files that no cell refers to, once no backup needs them.
 
     A backup that is older than the time for which files are kept may refer to deleted ones. The account needs the role
     migrate.
@@ -330,7 +331,7 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
 @shards_option
 @json_option
 def status(store: Datastore, shards: list[int]) -> int:
-    """Show the cells and bytes of both tiers, and the cold files.
+    """Show cells and bytes of both tiers, and the cold files.
 
     The command reads head and length of every body. 'schemaless job show' shows the progress of a run.
 
@@ -377,7 +378,9 @@ def _show_status(store: Datastore, shards: Sequence[int]) -> int:
 @shards_option
 @json_option
 def verify_(store: Datastore, shards: list[int]) -> int:
-    """Read every cold file, and compare it with what was written and with the cells that refer to it.
+    """Read every cold file and compare it with the cells.
+
+    Its checksum must be that of what was written, and every cell that refers to it must find its document there.
 
     \b
     Example:
