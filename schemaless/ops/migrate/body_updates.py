@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from schemaless.cell import StoredCell
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
-from schemaless.ops.migrate.sql import select_live, update_bodies
+from schemaless.ops.migrate.sql import LONGEST_IN_UNION, select_live, update_bodies
 from schemaless.store.cells.reading import Place, only_requested
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.followers.sql import select_last_event
@@ -56,7 +56,7 @@ class BodyUpdates:
 
         def update(part: Sequence[Change[C]]) -> bytes:
             database = self.shards.database(self.shard)
-            return update_bodies(database, ((change.cell.added_id, change.digest, change.body) for change in part))
+            return update_bodies(database, [(change.cell.added_id, change.digest, change.body) for change in part])
 
         def too_long(change: Change[C], sql_bytes: int) -> None:
             leave(
@@ -67,7 +67,12 @@ class BodyUpdates:
             )
 
         most_bytes = self.shards.run(self.shard, lambda connection: connection.max_statement_bytes)
-        return list(split_statements(changes, update, most_bytes, too_long))
+        together = [change for change in changes if len(change.body) <= LONGEST_IN_UNION]
+        statements = list(split_statements(together, update, most_bytes, too_long))
+        for change in changes:
+            if len(change.body) > LONGEST_IN_UNION:
+                statements += split_statements([change], update, most_bytes, too_long)
+        return statements
 
     def send(self, sql: bytes, bases: Collection[Place] = ()) -> tuple[int, bool]:
         """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply.
