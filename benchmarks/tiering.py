@@ -2,7 +2,7 @@
 
     python benchmarks/tiering.py --data FILE.ndjson.gz... [--engine innodb rocksdb] [--reads 300] [--copies 1]
 
-Documents are put into a new datastore of one shard on a private server with created_at in the past, and become cold.
+Documents are put into a new datastore of two shards on a private server with created_at in the past, and become cold.
 
 - Bytes: bodies in the default codec, cold files relative to them, and the table's file per cell after a rebuild.
 - Reads, in turns on the same keys: get_cell of a hot cell, of the same cell when it is cold without anything in the
@@ -10,7 +10,7 @@ Documents are put into a new datastore of one shard on a private server with cre
 - Speed: `tier run` with one and two workers, and a loop of PyMySQL, json and pyarrow that writes one file and replaces
   the same bodies, without any check. Cells per second.
 
-InnoDB is measured on MySQL, MyRocks on MariaDB. Lines {"key", "at", "body"} are versions of documents.
+InnoDB is measured on MySQL, MyRocks on MariaDB. Lines with "key" and "body" are versions of documents.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pymysql
-from history import FLAVOURS, file_bytes
+from history import FLAVOURS
 from migrate import database_url
 
 import schemaless
@@ -46,6 +46,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import run as rebuild
 from schemaless.ops.tier.cooling import TIER, spec_of
 from schemaless.ops.tier.recall import RECALL, RecallSpec
+from schemaless.planning.sampling.table_sizes import cell_table_sizes
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
@@ -85,7 +86,7 @@ def cells_of(path: Path, copies: int) -> Iterator[NewCell]:
         for position, line in enumerate(lines):
             document = json.loads(line)
             key, number = str(position), 1
-            if set(document) == {"key", "at", "body"}:
+            if {"key", "body"} <= set(document):
                 key, document = document["key"], document["body"]
                 number = numbers[key] = numbers.get(key, 0) + 1
             for copy in range(copies):
@@ -95,7 +96,7 @@ def cells_of(path: Path, copies: int) -> Iterator[NewCell]:
 
 def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path, reads: int) -> float:
     """Print what there is to say about one set; return the share of the files."""
-    schemaless.create("tiers", 1, [server.url], engine=engine)
+    schemaless.create("tiers", 2, [server.url], engine=engine)
     with schemaless.connect(database_url(server.url, "tiers"), read_timeout_s=600) as store:
         random.Random(SEED).shuffle(cells)
         waiting = iter(cells)
@@ -104,7 +105,7 @@ def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path
         internals_of(store).cold.set_store(str(folder / "cold"), 0)
         internals_of(store).cold.set(TierPolicy(COLUMN, 180))
         rebuild(store)
-        hot_file = file_bytes(store)
+        hot_file = table_bytes(store)
         sample = random.Random(SEED).sample(
             [(cell.row_key, cell.column_name, cell.ref_key) for cell in cells], min(reads, len(cells))
         )
@@ -112,14 +113,14 @@ def measure(server: LocalServer, engine: str, cells: list[NewCell], folder: Path
         speeds = {f"{count} workers": run(store, count) for count in (1, 2)}
         speeds["plain loop"] = plain_loop(server, store, folder)
         job = TIER.run(store, spec_of(store))
-        (state,) = JobStore(store).shards(job.job_id)
-        share = state.counters["file_bytes"] / state.bytes_before
+        states = JobStore(store).shards(job.job_id)
+        files, before = sum(each.counters["file_bytes"] for each in states), sum(each.bytes_before for each in states)
+        share = files / before
         rebuild(store)
         count = len(cells)
         print(
-            f"  {count:,} cells: {state.bytes_before / count:,.0f} bytes of bodies, "
-            f"{state.counters['file_bytes'] / count:,.0f} of files per cell ({share:.3f}); table "
-            f"{hot_file / count:,.0f} -> {file_bytes(store) / count:,.0f} bytes a cell"
+            f"  {count:,} cells: {before / count:,.0f} bytes of bodies, {files / count:,.0f} of files per cell "
+            f"({share:.3f}); table {hot_file / count:,.0f} -> {table_bytes(store) / count:,.0f} bytes a cell"
         )
         print(f"  run, cells/s: {', '.join(f'{name} {count / took:,.0f}' for name, took in speeds.items())}")
         print_reads(store, sample, hot, folder)
@@ -137,37 +138,45 @@ def run(store: Datastore, workers: int) -> float:
 
 def plain_loop(server: LocalServer, store: Datastore, folder: Path) -> float:
     """Return how long a loop takes that writes one file and replaces bodies, and put them back."""
-    database = internals_of(store).shards.database(0)
-    connection = pymysql.connect(unix_socket=str(server.socket), user="root", database=database, autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute("CREATE TABLE kept AS SELECT added_id, body FROM cell")
-        began, after = time.perf_counter(), 0
-        fields = {"row_key": pa.binary(), "column_name": pa.string(), "ref_key": pa.int64(), "body": pa.string()}
-        options = {"compression": "zstd", "compression_level": 9}
-        with pq.ParquetWriter(folder / "plain.parquet", pa.schema(list(fields.items())), **options) as writer:
-            while True:
-                cursor.execute(
-                    "SELECT added_id, row_key, column_name, ref_key, body FROM cell WHERE added_id>%s "
-                    "ORDER BY added_id LIMIT 1000",
-                    (after,),
-                )
-                rows = cursor.fetchall()
-                if not rows:
-                    break
-                after = rows[-1][0]
-                texts = [json.dumps(msgpack.unpackb(payload(row[4]))) for row in rows]
-                writer.write_table(
-                    pa.Table.from_arrays(
-                        [pa.array([row[position] for row in rows]) for position in (1, 2, 3)] + [pa.array(texts)],
-                        schema=writer.schema,
-                    )
-                )
-                ids = ",".join(str(row[0]) for row in rows)
-                cursor.execute(f"UPDATE cell SET body=REPEAT('x',30) WHERE added_id IN ({ids})")
-        took = time.perf_counter() - began
-        cursor.execute("UPDATE cell JOIN kept USING (added_id) SET cell.body=kept.body")
-        cursor.execute("DROP TABLE kept")
+    took = 0.0
+    for shard in range(store.shard_count):
+        database = internals_of(store).shards.database(shard)
+        connection = pymysql.connect(unix_socket=str(server.socket), user="root", database=database, autocommit=True)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE kept AS SELECT added_id, body FROM cell")
+            began = time.perf_counter()
+            plain_shard(cursor, folder)
+            took += time.perf_counter() - began
+            cursor.execute("UPDATE cell JOIN kept USING (added_id) SET cell.body=kept.body")
+            cursor.execute("DROP TABLE kept")
     return took
+
+
+def plain_shard(cursor: Any, folder: Path) -> None:
+    """Write the documents of one shard into one file, and replace their bodies."""
+    after = 0
+    fields = {"row_key": pa.binary(), "column_name": pa.string(), "ref_key": pa.int64(), "body": pa.string()}
+    options = {"compression": "zstd", "compression_level": 9}
+    with pq.ParquetWriter(folder / "plain.parquet", pa.schema(list(fields.items())), **options) as writer:
+        while True:
+            cursor.execute(
+                "SELECT added_id, row_key, column_name, ref_key, body FROM cell WHERE added_id>%s "
+                "ORDER BY added_id LIMIT 1000",
+                (after,),
+            )
+            rows = cursor.fetchall()
+            if not rows:
+                break
+            after = rows[-1][0]
+            texts = [json.dumps(msgpack.unpackb(payload(row[4]))) for row in rows]
+            writer.write_table(
+                pa.Table.from_arrays(
+                    [pa.array([row[position] for row in rows]) for position in (1, 2, 3)] + [pa.array(texts)],
+                    schema=writer.schema,
+                )
+            )
+            ids = ",".join(str(row[0]) for row in rows)
+            cursor.execute(f"UPDATE cell SET body=REPEAT('x',30) WHERE added_id IN ({ids})")
 
 
 def payload(body: bytes) -> bytes:
@@ -178,7 +187,8 @@ def payload(body: bytes) -> bytes:
 def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: Path) -> None:
     """Print the times of cold reads beside those of hot ones."""
     cold, bare, warm = [], [], []
-    files = {file.file_id: file for file in ShardFiles(internals_of(store).shards, 0).all("live")}
+    shards = internals_of(store).shards
+    files = {file.file_id: file for shard in range(store.shard_count) for file in ShardFiles(shards, shard).all("live")}
     for key in sample:
         cache().clear()
         cold.append(seconds(lambda key=key: store.get_cell(*key)))
@@ -205,6 +215,14 @@ def print_reads(store: Datastore, sample: list[Any], hot: list[float], folder: P
         f"cells {ms['hundred']:.2f} ({ms['hundred'] / ms['cold']:.1f} times one)",
         flush=True,
     )
+
+
+def table_bytes(store: Datastore) -> int:
+    """Return the size of the tables of cells."""
+    internals = internals_of(store)
+    databases = [internals.shards.database(shard) for shard in range(store.shard_count)]
+    sizes = cell_table_sizes(internals.shards.pool_for(internals.topology.clusters[0].primary), databases)
+    return sum(size.file_bytes for size in sizes.values())
 
 
 def seconds(call: Callable[[], object]) -> float:
