@@ -62,8 +62,15 @@ def test_cells_become_cold_and_come_back(invoke, filled, fresh_store, admin_url,
     }
     kept = invoke("tier", "sweep", "--execute", "--json", url=migrate_url).json
     assert (kept["condemned"], kept["deleted"]) == (4, 0)
+    written = [*tmp_path.rglob("*.parquet")]
     swept = invoke("tier", "sweep", "--execute", "--keep-days", 0, "--json", url=migrate_url).json
     assert (swept["deleted"], swept["deleted_bytes"]) == (4, status["file_bytes"])
+    # What a writer that had stalled puts afterwards, a file that no row names any more, and one of another datastore.
+    old, foreign = written[0].with_name(f"{1:016x}-0-{'ab' * 8}.parquet"), tmp_path / "cold" / "other.parquet"
+    for path in (written[0], old, foreign):
+        path.write_bytes(b"")
+    assert invoke("tier", "sweep", "--execute", "--json", url=migrate_url).json["deleted"] == 2
+    foreign.unlink()
     assert not [*tmp_path.rglob("*.parquet")]
     assert invoke("tier", "set", "LOG", "--never", url=admin_url).out == "LOG: no further cells become cold\n"
 

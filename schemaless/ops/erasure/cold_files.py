@@ -13,7 +13,6 @@ import json
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, Final
 
 from schemaless.cell import JSONDocument
@@ -21,7 +20,6 @@ from schemaless.errors import (
     ColdBodyMissing,
     ColdFileDamaged,
     ColdStoreUnavailable,
-    ExportFailed,
     InvalidInput,
     JobConflict,
 )
@@ -29,7 +27,7 @@ from schemaless.ops.erasure import sql
 from schemaless.store.cold.content import Content, load_cold, without_documents
 from schemaless.store.cold.files import ColdFile, ShardFiles
 from schemaless.store.cold.settings import ColdStore
-from schemaless.store.cold.targets import TEMPORARY, Target, open_target
+from schemaless.store.cold.targets import TEMPORARY, Target, open_target, unavailable
 from schemaless.store.followers.sql import select_last_event
 from schemaless.store.internals import Internals
 
@@ -200,7 +198,7 @@ class ColdEraser:
         if self.is_own(file):
             folder, _, name = file.name.rpartition("/")
             target = self._opened()
-            with _unavailable(self._cold_store().uri):
+            with unavailable(self._cold_store().uri):
                 # A writer that was killed may have left its temporary file.
                 left = [f"{TEMPORARY}/{each}" for each in target.names(TEMPORARY) if each.endswith(name)]
                 target.delete([f"{folder}/{name}", *left])
@@ -210,7 +208,7 @@ class ColdEraser:
 
     def _read(self, file: ColdFile) -> bytes:
         try:
-            with _unavailable(self._cold_store().uri):
+            with unavailable(self._cold_store().uri):
                 content = self._opened().read(file.name)
         except FileNotFoundError:
             raise ColdBodyMissing(file.file_id, f"does not exist: {file.name}") from None
@@ -220,10 +218,10 @@ class ColdEraser:
 
     def _put(self, file: ColdFile, content: Content) -> None:
         """Write a file, and compare it with what the store returns."""
-        with _unavailable(self._cold_store().uri):
+        with unavailable(self._cold_store().uri):
             self._opened().put(file.name, content.data, secrets.token_hex(4))
         try:
-            with _unavailable(self._cold_store().uri):
+            with unavailable(self._cold_store().uri):
                 written = self._opened().read(file.name)
         except FileNotFoundError:
             written = b""
@@ -247,15 +245,6 @@ class ColdEraser:
 
     def _rows(self, statement: bytes) -> Any:
         return self._internals.shards.rows(self._shard, statement)
-
-
-@contextmanager
-def _unavailable(uri: str) -> Iterator[None]:
-    """Turn errors of a target other than FileNotFoundError into ``ColdStoreUnavailable``."""
-    try:
-        yield
-    except ExportFailed as error:
-        raise ColdStoreUnavailable(uri, str(error)) from error
 
 
 def documents_of(content: bytes, added_ids: Collection[int]) -> list[str]:

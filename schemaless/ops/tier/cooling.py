@@ -40,7 +40,7 @@ from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content
 from schemaless.store.cold.files import ColdFile, ShardFiles
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.sql import lock_live_file
-from schemaless.store.cold.targets import open_target
+from schemaless.store.cold.targets import open_target, unavailable
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.dependents import dependents
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
@@ -187,9 +187,16 @@ class _ShardWork:
             if file.state == "live":
                 self._go_on(file)
                 self._state.checkpoint = max(self._state.checkpoint, file.last_id)
-            elif self._files.condemn(file, "writing"):
-                delete_object(self._target, self._files, file)
+            else:
+                self._discard(file)
         self._counters["file"] = None
+
+    def _discard(self, file: ColdFile) -> None:
+        """Delete a file that is not live, also if an erasure has deleted it before it was written."""
+        self._files.condemn(file, "writing")
+        now = [each.state for each in self._files.all(file_id=file.file_id) if each.generation == file.generation]
+        if now != ["live"]:
+            delete_object(self._target, self._files, file)
 
     def _go_on(self, file: ColdFile) -> None:
         """Replace the bodies of a live file's cells that an earlier runner has not replaced."""
@@ -219,8 +226,8 @@ class _ShardWork:
                 content = content_of(cells, self._shard)
                 published = self._publish(file, cells, content, up_to)
         finally:
-            if not published and self._files.condemn(file, "writing"):
-                delete_object(self._target, self._files, file)
+            if not published:
+                self._discard(file)
         if published and content is not None:
             self._replace(file, cells, content.places, bodies)
         # A file that an erasure has condemned is written again.
@@ -284,7 +291,8 @@ class _ShardWork:
             ColdFileDamaged: the store has something else.
         """
         self._run.gate()
-        self._target.put(file.name, content.data, file.token)
+        with unavailable(self._target.uri):
+            self._target.put(file.name, content.data, file.token)
         self._run.gate()
         check_written(self._target, file, cells, content)
         written: dict[str, int | str] = {

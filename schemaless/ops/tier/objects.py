@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from schemaless.errors import ColdFileDamaged
 from schemaless.store.cold.content import ColdCell, Content, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles
-from schemaless.store.cold.targets import Target
+from schemaless.store.cold.targets import Target, unavailable
 
 
 def cells_of(file: ColdFile, data: bytes) -> Iterator[tuple[ColdCell, tuple[int, int]]]:
@@ -43,7 +43,8 @@ def content_in(target: Target, file: ColdFile) -> bytes:
         ColdStoreUnavailable: the cold store does not answer.
     """
     try:
-        data = target.read(file.name)
+        with unavailable(target.uri):
+            data = target.read(file.name)
     except FileNotFoundError as error:
         raise ColdFileDamaged(file.file_id, f"{file.name} does not exist in {target.uri}") from error
     if file.sha256 and hashlib.sha256(data).hexdigest() != file.sha256:
@@ -66,6 +67,7 @@ def check_written(target: Target, file: ColdFile, cells: Iterable[ColdCell], con
 
 
 def delete_object(target: Target, files: ShardFiles, file: ColdFile) -> None:
-    """Delete the object of a condemned file, and record that."""
-    target.delete([file.name])
+    """Delete the object of a file that is condemned or deleted, and record that."""
+    with unavailable(target.uri):
+        target.delete([file.name])
     files.deleted(file)

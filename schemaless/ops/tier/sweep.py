@@ -74,12 +74,12 @@ def work(store: Datastore, run: ShardRun) -> None:
 
 
 def _delete_unknown(run: ShardRun, target: Target, files: ShardFiles, incarnation: str, before: datetime) -> None:
-    """Delete old objects that no row names, such as those of transactions that a failover has lost."""
-    known = {file.name for file in files.all() if file.state != "deleted"}
+    """Delete objects of deleted files, and old ones that no row names, because a failover has lost the row."""
+    states = {file.name: file.state for file in files.all()}
     folder = shard_folder(incarnation, run.state.shard)
     for name in target.names(folder):
-        at = written_at(name)
-        if at is not None and at < before and f"{folder}/{name}" not in known:
+        state, at = states.get(f"{folder}/{name}"), written_at(name)
+        if state == "deleted" or (state is None and at is not None and at < before):
             run.gate()
             target.delete([f"{folder}/{name}"])
             run.state.counters["deleted"] += 1

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from schemaless.base.home import free_bytes
 from schemaless.base.optional import load
-from schemaless.errors import ExportFailed, InvalidInput
+from schemaless.errors import ColdStoreUnavailable, ExportFailed, InvalidInput
 
 TEMPORARY: Final = "tmp"
 """Folder for files that are still being written, outside the folders that readers list."""
@@ -77,6 +77,15 @@ def open_target(uri: str) -> Target:
     except Exception as error:
         raise InvalidInput(f"cannot open {uri}: {error}; give a folder, or a URI that pyarrow.fs opens") from error
     return ObjectTarget(filesystem, root, uri)
+
+
+@contextmanager
+def unavailable(uri: str) -> Iterator[None]:
+    """Turn errors of a cold store's target other than FileNotFoundError into ``ColdStoreUnavailable``."""
+    try:
+        yield
+    except ExportFailed as error:
+        raise ColdStoreUnavailable(uri, str(error)) from error
 
 
 def lacking_space(target: Target, min_free_bytes: int | None) -> str | None:

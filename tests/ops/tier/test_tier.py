@@ -91,14 +91,17 @@ def test_verify_names_what_is_wrong(cells, migrate_store, spec, cold_folder):
     assert len(messages) == 3
 
 
-def test_a_file_that_is_condemned_while_it_is_written_is_written_again(cells, migrate_store, spec, monkeypatch):
-    """An erasure in the meantime condemns it: nothing refers to it, and the next file lacks the document."""
+def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
+    cells, migrate_store, spec, cold_folder, monkeypatch
+):
+    """An erasure in the meantime condemns and deletes it; its writer deletes what it has written, and starts again."""
     publish, condemned = ShardFiles.publish, []
 
     def interrupted(files, file, written, replaces=None):
         if not condemned:
             condemned.append(file)
             assert files.condemn(file, "writing")
+            assert files.deleted(file)
         return publish(files, file, written, replaces)
 
     monkeypatch.setattr(ShardFiles, "publish", interrupted)
@@ -109,6 +112,7 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(cells, mi
         for file in ShardFiles(internals_of(migrate_store).shards, condemned[0].shard).all(file_id=condemned[0].file_id)
     }
     assert (states, found.faults) == ({"deleted"}, [])
+    assert found.files == len([*cold_folder.rglob("*.parquet")])
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
 
 
