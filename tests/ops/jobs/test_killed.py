@@ -264,7 +264,7 @@ def own_url(own_servers: list[LocalServer]) -> str:
     return schemaless.create(f"killed{uuid.uuid4().hex[:8]}", 4, [server.url for server in own_servers])
 
 
-@pytest.mark.guarantee("migrate-killed", "erasure-exact")
+@pytest.mark.guarantee("migrate-killed", "erasure-exact", "cold-killed")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, new_row, tmp_path, kind):
     """It dies in this process, by an exception that nothing handles."""
@@ -290,7 +290,7 @@ def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, n
 
 
 @pytest.mark.long
-@pytest.mark.guarantee("migrate-killed", "erasure-exact")
+@pytest.mark.guarantee("migrate-killed", "erasure-exact", "cold-killed")
 @pytest.mark.parametrize("kind", ["load", *KINDS])
 @pytest.mark.parametrize(("victim", "points"), [("process", 8), ("server", 2)])
 def test_work_during_which_a_process_or_server_is_killed(own_servers, own_url, new_row, tmp_path, kind, victim, points):

@@ -28,6 +28,7 @@ def bodies(store, shard_count=4):
     return {cell.key: cell.body for shard in range(shard_count) for cell in scan(shard)}
 
 
+@pytest.mark.guarantee("cold-verified")
 def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_store, spec, cold_folder):
     """Those of columns with a policy, and only these; the files have every document as exact text."""
     before = bodies(migrate_store)
@@ -91,6 +92,7 @@ def test_verify_names_what_is_wrong(cells, migrate_store, spec, cold_folder):
     assert len(messages) == 3
 
 
+@pytest.mark.guarantee("cold-verified")
 def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
     cells, migrate_store, spec, cold_folder, monkeypatch
 ):
@@ -116,6 +118,7 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
 
 
+@pytest.mark.guarantee("cold-exact")
 def test_differences_become_cold_before_the_versions_that_they_depend_on(fresh_store, new_row, migrate_store, spec):
     """All of a column's versions become cold in one run, in files of a few cells, and stay readable meanwhile."""
     row, other = new_row(), new_row()

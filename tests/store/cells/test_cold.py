@@ -66,6 +66,7 @@ def forgetful(store):
     return connect(str(internals_of(store).url))
 
 
+@pytest.mark.guarantee("cold-exact")
 def test_every_call_returns_the_documents_of_cold_cells(store, tail_store, row, cold_file):
     """By key, by row, descending, from the feed, from a scan and in Arrow batches; stored cells decode."""
     shard = store.shard_of(row)
@@ -197,6 +198,7 @@ def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file,
         assert other.get_cell(row, "BASE", 1).body == document(1)
 
 
+@pytest.mark.guarantee("cold-present", "corruption-detected")
 def test_faults_of_files_name_the_cell(store, row, cold_file, make_cold):
     """Other cells are read; nothing is changed."""
     path = path_of(make_cold, cold_file)
@@ -217,6 +219,7 @@ def test_faults_of_files_name_the_cell(store, row, cold_file, make_cold):
     assert path.endswith(".parquet")
 
 
+@pytest.mark.guarantee("cold-present")
 def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_row, cold_file, make_cold, tmp_path):
     """Hot cells are read and written, in the same batch too, and no breaker opens."""
     elsewhere = tmp_path / "file"
