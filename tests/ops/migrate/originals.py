@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from schemaless.ops.migrate.restore import RestoreOutcome, RestoreSpec, count
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.store.internals import internals_of
+from tests.skips import shared
 
 NO_THRESHOLDS = Thresholds(None, None, None, None, None, None)
 
@@ -27,6 +29,16 @@ TEXTS = [
     b'{"a": 1, "a": 2, "t": "%b"}' % (b"text " * 40),
     b" [1.0, 1e2, -0.0, NaN] ",
 ]
+
+
+def public_texts() -> list[bytes]:
+    """Return every text of the suite, valid and invalid, and every fifth line of the corpora."""
+    suite = shared("conformance", "JSONTestSuite")
+    texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
+    assert len(texts) > 330
+    for path in sorted(shared("data").glob("*.ndjson.gz")):
+        texts += gzip.decompress(path.read_bytes()).splitlines()[::5]
+    return texts
 
 
 def load(store: Datastore, new_row: Any, texts: Iterable[bytes] = TEXTS) -> list[NewStoredCell]:

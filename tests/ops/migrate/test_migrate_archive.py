@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import resource
@@ -25,8 +24,7 @@ from schemaless.ops.migrate.finalise import finalise
 from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
-from tests.ops.migrate.originals import everything, load, restore
-from tests.skips import shared
+from tests.ops.migrate.originals import everything, load, public_texts, restore
 
 pytestmark = [pytest.mark.mysql]
 
@@ -140,16 +138,6 @@ def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, m
     assert all(is_enveloped(body) for _, body, _ in everything(fresh_store).values())
     restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == before
-
-
-def public_texts() -> list[bytes]:
-    """Return every text of the suite, valid and invalid, and every fifth line of the corpora."""
-    suite = shared("conformance", "JSONTestSuite")
-    texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
-    assert len(texts) > 330
-    for path in sorted(shared("data").glob("*.ndjson.gz")):
-        texts += gzip.decompress(path.read_bytes()).splitlines()[::5]
-    return texts
 
 
 @pytest.mark.guarantee("restore-exact")

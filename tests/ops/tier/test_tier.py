@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import random
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import schemaless
-from schemaless import InvalidInput, NewCell
+from schemaless import InvalidInput, NewCell, NewStoredCell
+from schemaless.cell import CellKey
 from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.codec.exact_text import exact_text
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
+from schemaless.errors import CorruptBody
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
+from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import survey, verify
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.internals import internals_of
+from tests.ops.migrate.originals import TEXTS, public_texts
+from tests.skips import shared
+from tests.store.arrow.random_documents import random_document
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -116,6 +127,56 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
     assert (states, found.faults) == ({"deleted"}, [])
     assert found.files == len([*cold_folder.rglob("*.parquet")])
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
+
+
+def texts_of_every_kind(count, chance):
+    """Return texts of random documents, and for many of them texts of the public suites, some of which do not parse."""
+    texts = [*TEXTS, b'{"no": "end', b'{"not": "UTF-8 \xff"}']
+    if count > 1_000:
+        naughty = json.loads(shared("conformance", "blns", "blns.json").read_bytes())
+        texts += [json.dumps({text: text}).encode() for text in naughty]
+        texts += chance.sample(public_texts(), 1_000)
+    spellings = ({}, {"indent": 1}, {"separators": (",", ":")})
+    while len(texts) < count:
+        texts.append(json.dumps(random_document(chance), **chance.choice(spellings)).encode())
+    return texts
+
+
+@pytest.mark.guarantee("cold-exact")
+@pytest.mark.parametrize("count", [400, pytest.param(3_000, marks=pytest.mark.long)])
+def test_documents_of_every_kind_stay_exactly_equal(fresh_store, new_row, migrate_store, spec, count):
+    """Texts byte for byte while they are cold; recalled bodies too, if they were in the column's codec before."""
+    chance = random.Random(count)
+    codecs = [LEGACY, DEFAULT, codec_named("json+zlib"), codec_named("packed+zlib")]
+    stored, expected, codec_of = [], {}, {}
+    for number, text in enumerate(texts_of_every_kind(count, chance)):
+        key = CellKey(new_row(), chance.choice(["BASE", "LOG"]), number)
+        codec_of[key], body = chance.choice(codecs), text
+        with suppress(CorruptBody):
+            body = recode(text, codec_of[key]).body
+            expected[key] = exact_text(body)
+        stored.append(NewStoredCell(*key, body))
+    fresh_store.put_stored_cells(stored, trusted=True)
+    before = bodies(migrate_store)
+    tiered = TIER.run(migrate_store, spec)
+    cold = bodies(migrate_store)
+    read = fresh_store.get_cells_latest([key[:2] for key in expected])
+    RECALL.run(migrate_store, RecallSpec())
+    recalled = bodies(migrate_store)
+
+    assert {key for key, body in cold.items() if is_reference(body)} == expected.keys()
+    left = sum(state.left_cells for state in JobStore(migrate_store).shards(tiered.job_id))
+    assert left == len(before) - len(expected) > 0
+    for key, (text, document) in expected.items():
+        assert bytes(exact_text(cold[key])[0]) == bytes(text)
+        # JSON text distinguishes 1 from 1.0 and 0.0 from -0.0, keeps key order, and NaN equals NaN.
+        assert json.dumps(read[key[:2]].body) == json.dumps(document)
+        assert json.dumps(exact_text(recalled[key])[1]) == json.dumps(document)
+        if codec_of[key] is DEFAULT:
+            assert recalled[key] == before[key]
+    assert {key: recalled[key] for key in before.keys() - expected.keys()} == {
+        key: before[key] for key in before.keys() - expected.keys()
+    }
 
 
 @pytest.mark.guarantee("cold-exact")
