@@ -36,7 +36,7 @@ from schemaless.ops.tier.objects import cells_of, check_written, content_in, del
 from schemaless.ops.tier.sql import Rule, select_eligible, select_has_deltas
 from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.cells.sql import select_id_span
-from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content_of
+from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content_of, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.sql import lock_live_file
@@ -387,16 +387,18 @@ def work(store: Datastore, run: ShardRun) -> None:
 
 def _check(store: Datastore, spec: TierSpec, shards: Sequence[int]) -> None:
     cold_store(internals_of(store))
-    check_no_leftovers(internals_of(store), shards)
+    check_possible(internals_of(store), shards)
 
 
-def check_no_leftovers(internals: Internals, shards: Iterable[int]) -> None:
-    """Check that no move has left tables of these shards: what refers to cold files would be in them, too.
+def check_possible(internals: Internals, shards: Iterable[int]) -> None:
+    """Check that cold files can be read, and that no move has left tables of these shards, which may refer to some.
 
     Raises:
+        InvalidInput: pyarrow is not installed.
         JobConflict: there are such tables.
         ServerError: a cluster's primary cannot be reached.
     """
+    load_cold()
     for shard in shards:
         for copy in copy_tables(internals, shard):
             raise JobConflict(

@@ -21,7 +21,7 @@ from schemaless.ops.migrate.body_updates import BodyUpdates, Change
 from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.sql import select_stored_digests
-from schemaless.ops.tier.cooling import check_no_leftovers
+from schemaless.ops.tier.cooling import check_possible
 from schemaless.ops.tier.sql import select_cold
 from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.cells.sql import select_id_span
@@ -126,7 +126,7 @@ RECALL: Final = JobKind(
     RecallSpec,
     table_weights,
     work,
-    lambda store, spec, shards: check_no_leftovers(internals_of(store), shards),
+    lambda store, spec, shards: check_possible(internals_of(store), shards),
     before=lambda store, job: record_sizes(store, job, "before"),
     after=lambda store, job: record_sizes(store, job, "after"),
 )

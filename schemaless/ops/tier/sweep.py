@@ -11,7 +11,7 @@ from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.kind import JobKind, JobSpec
 from schemaless.ops.jobs.runner import ShardRun
-from schemaless.ops.tier.cooling import check_no_leftovers, cold_store
+from schemaless.ops.tier.cooling import check_possible, cold_store
 from schemaless.ops.tier.objects import delete_object
 from schemaless.store.cold.files import ShardFiles, shard_folder, written_at
 from schemaless.store.cold.settings import MOST_DAYS
@@ -45,7 +45,7 @@ def work(store: Datastore, run: ShardRun) -> None:
     No job that writes references runs on the shard at the same time, since only one of these jobs can.
     """
     internals, shard, state = internals_of(store), run.state.shard, run.state
-    check_no_leftovers(internals, [shard])
+    check_possible(internals, [shard])
     cold = cold_store(internals)
     target, files = open_target(cold.uri), ShardFiles(internals.shards, shard)
     now, keep = server_time(store), timedelta(days=SweepSpec.of(run.job).keep_days)
@@ -85,4 +85,10 @@ def _delete_unknown(run: ShardRun, target: Target, files: ShardFiles, incarnatio
             run.state.counters["deleted"] += 1
 
 
-SWEEP: Final = JobKind("sweep", SweepSpec, lambda store, shards: dict.fromkeys(shards, 1), work)
+SWEEP: Final = JobKind(
+    "sweep",
+    SweepSpec,
+    lambda store, shards: dict.fromkeys(shards, 1),
+    work,
+    lambda store, spec, shards: check_possible(internals_of(store), shards),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +24,7 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
 from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import survey, verify
+from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.internals import internals_of
@@ -218,3 +220,12 @@ def test_a_version_that_others_depend_on_stays(fresh_store, new_row, migrate_sto
     TIER.run(migrate_store, TierSpec(("BASE 0",), later.isoformat()))
     assert all(map(is_reference, bodies(migrate_store).values()))
     assert {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()} == before
+
+
+@pytest.mark.parametrize(("kind", "make"), [(TIER, None), (RECALL, RecallSpec()), (SWEEP, SweepSpec())])
+def test_without_pyarrow_no_job_is_begun(migrate_store, spec, monkeypatch, kind, make):
+    """It would stand in the way of other jobs."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidInput, match=r"\[cold\]"):
+        kind.run(migrate_store, make or spec)
+    assert JobStore(migrate_store).jobs() == []
