@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.base.events import Advanced, Event, Listener, ignore_events
+from schemaless.store.cold.fetching import cache
 from schemaless.store.datastore import Datastore
 from schemaless.store.indexes.query import Index
 from schemaless.store.internals import internals_of
@@ -184,6 +185,12 @@ class _Instruments:
 
             return observe_total
 
+        def observe_hits(options: CallbackOptions) -> Iterator[Observation]:
+            yield Observation(cache().hits, self._named)
+
+        def observe_misses(options: CallbackOptions) -> Iterator[Observation]:
+            yield Observation(cache().misses, self._named)
+
         def observe_breakers(options: CallbackOptions) -> Iterator[Observation]:
             for node, breaker in pools.breakers().items():
                 yield Observation(int(breaker.is_open), {**self._named, "schemaless.server": str(node)})
@@ -194,6 +201,12 @@ class _Instruments:
             [observe_breakers],
             "1",
             "1 while the circuit breaker refuses calls to the server.",
+        )
+        meter.create_observable_counter(
+            "schemaless.cold.hits", [observe_hits], "1", "Row groups of cold files that were in the process's cache."
+        )
+        meter.create_observable_counter(
+            "schemaless.cold.misses", [observe_misses], "1", "Row groups that the process has fetched from cold files."
         )
         meter.create_observable_counter("schemaless.calls", [total(0)], "1", "Calls that have ended.")
         meter.create_observable_counter(

@@ -16,6 +16,7 @@ from schemaless.base.events import Advanced, Step, ignore_events
 from schemaless.monitoring import telemetry
 from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
+from tests.cold import ColdMaker
 
 DOCUMENT = {"said": "the-document-says-this"}
 
@@ -152,6 +153,24 @@ def test_retries_and_waits_are_reported(traced, told, row, by_hand):
     figures = told.figures()
     assert figures["schemaless.retries", (("error.type", "ConnectionLost"), name)] == 1
     assert figures["schemaless.pool.wait", (name,)] == 1
+
+
+@pytest.mark.mysql
+def test_fetches_from_cold_files_are_counted(fresh_store, told, row, by_hand, tmp_path):
+    """The first read of a row group fetches it, the next ones find it in the cache."""
+    fresh_store.put_cell(row, "BASE", 1, DOCUMENT)
+    ColdMaker(fresh_store, by_hand(fresh_store), tmp_path)(list(fresh_store.get_stored_versions(row, "BASE")))
+    telemetry.instrument(fresh_store, spans=False, meter_provider=told.meters)
+    name = (("schemaless.datastore", fresh_store.name),)
+
+    def counted():
+        figures = told.figures()
+        return figures["schemaless.cold.misses", name], figures["schemaless.cold.hits", name]
+
+    misses, hits = counted()
+    for _ in range(3):
+        assert fresh_store.get_cell(row, "BASE", 1).body == DOCUMENT
+    assert counted() == (misses + 1, hits + 2)
 
 
 @pytest.mark.once
