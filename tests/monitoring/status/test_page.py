@@ -172,6 +172,7 @@ def test_a_receipt_passes_an_audit_and_needs_no_scrolling(browser, tmp_path):
     files = [{"name": f"cells/0003/{'0' * 80}.parquet", "documents": 4, "state": "rewritten"}]
     receipt = {"datastore": "trips", "erasure": 1, "state": "executed", "reason": "gdpr", "requested_by": "me", **times}
     receipt |= {"remains": remains, "gone": gone, "exports": [{"name": "lake", "files": files}], "keys": "kept"}
+    receipt |= {"cold_files": [f"{'0' * 32}/0003/{'0' * 16}-1-{'0' * 16}.parquet"]}
     receipt |= {"scope": {"targets": ["a" * 36]}, "signature": {"algorithm": "Ed25519", "signature": "0f" * 64}}
     file = tmp_path / "receipt.html"
     file.write_text(erasure_page(receipt), encoding="utf-8")

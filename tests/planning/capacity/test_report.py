@@ -25,6 +25,7 @@ from schemaless.ui.pages.capacity_json import report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import history_table, tables
 from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, at_rate_text, figure_text, saving_text
+from schemaless.ui.terminal.output import begin_output
 from tests.planning.capacity.reports import (
     GIB,
     MIB,
@@ -417,6 +418,7 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     assert "At the constant rate of the last 14 days: " in answer(launched.now).detail
     assert report_json(launched)["answer"]["now"]["at_constant_rate"]["rate_of_days"] == 14
     assert not any("failed" in each for each in seen.warnings)
+    begin_output(quiet=False)  # another test's command may have been asked for JSON
     show(launched)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("Re-encoding to ")
