@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from schemaless.base.parts import parts
 from schemaless.codec.deltas import MAX_CHAIN, Payloads, Version, Versions, payload_bytes
-from schemaless.codec.envelope import DELTA_HEADERS, REFERENCE_HEAD, base_of, is_delta, is_erased, is_reference
+from schemaless.codec.envelope import (
+    DELTA_HEADERS,
+    REFERENCE_HEAD,
+    ChainedBody,
+    base_of,
+    is_delta,
+    is_erased,
+    is_reference,
+)
 from schemaless.codec.references import text_bytes
 from schemaless.errors import CorruptBody
 from schemaless.store.cells.sql import Row, select_bases, select_cells
@@ -31,43 +39,73 @@ _ATTEMPTS: Final = 5
 """How often versions are read that erasures change at the same time."""
 
 
-class ChainedRows(list[Row]):
+class ChainedRows(Sequence[Row]):
     """Rows of one shard, some of whose bodies depend on other versions or on cold files.
 
+    A row is completed when it is accessed. Completing all at once would create objects that live as long as the page,
+    and garbage collections take longer than decoding if there are many.
+
     Attributes:
+        stored: the rows with their bodies as they are stored, from which deltas cannot be decoded.
         versions: the bodies of the rows, and of the versions that they depend on.
     """
 
-    def __init__(self, rows: Iterable[Row], versions: Versions) -> None:
-        super().__init__(rows)
+    def __init__(self, stored: Sequence[Row], versions: Versions) -> None:
+        self.stored = stored
         self.versions = versions
 
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> ChainedRows: ...
+
+    def __getitem__(self, index: int | slice) -> Row | ChainedRows:
+        if isinstance(index, slice):
+            return ChainedRows(self.stored[index], self.versions)
+        return self._completed(self.stored[index])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._completed, self.stored)
+
     def chained(self) -> list[Row]:
-        """Return the rows whose bodies depend on something."""
-        return [row for row in self if (row[4] or b"")[:2] in CHAINED_HEADERS]
+        """Return the rows whose bodies depend on something, with their bodies as they are stored."""
+        return [row for row in self.stored if (row[4] or b"")[:2] in CHAINED_HEADERS]
 
     def references(self) -> dict[Version, bytes]:
         """Return the references among the bodies, whose documents are in cold files."""
         return {place: body for place, body in self.versions.bodies.items() if is_reference(body)}
 
-    def completed(self) -> ChainedRows:
-        """Return the rows with the current bodies of ``versions`` for references."""
-        bodies = self.versions.bodies
-        rows = ((*row[:4], bodies[row[1:3], row[3]], row[5]) if is_reference(row[4] or b"") else row for row in self)
-        return ChainedRows(rows, self.versions)
-
     def updated(self, rows: Sequence[Row]) -> ChainedRows:
         """Return the rows with those in ``rows`` in place of the ones with the same key."""
-        current = {row[1:4]: row for row in rows}
+        current = {row[1:4]: row for row in stored_rows(rows)}
         versions = rows.versions if isinstance(rows, ChainedRows) else Versions({})
-        return ChainedRows((current.get(row[1:4], row) for row in self), versions)
+        # What does not exist any more keeps what it depends on.
+        stored = [current[row[1:4]] if row[1:4] in current else self._completed(row) for row in self.stored]
+        return ChainedRows(stored, versions)
 
     def first(self, count: int) -> ChainedRows:
-        """Return the first rows. What only the others depend on is left out unless there are deltas."""
-        if not [row for row in self if is_delta(row[4])]:
-            for row in self[count:]:
+        """Return the first rows. What only the others depend on is dropped, from here too, unless there are deltas."""
+        if not [row for row in self.stored if is_delta(row[4])]:
+            for row in self.stored[count:]:
                 self.versions.bodies.pop((row[1:3], row[3]), None)
-        return ChainedRows(self[:count], self.versions)
+        return self[:count]
+
+    def _completed(self, row: Row) -> Row:
+        body = row[4] or b""
+        if body[:2] not in CHAINED_HEADERS or type(body) is ChainedBody:
+            return row
+        place = row[1:3], row[3]
+        completed = self.versions.body(place) if is_delta(body) else self.versions.bodies.get(place, body)
+        return *row[:4], completed, row[5]
+
+
+def stored_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return rows with their bodies as they are stored."""
+    return rows.stored if isinstance(rows, ChainedRows) else rows
 
 
 def with_bases(
@@ -80,7 +118,7 @@ def with_bases(
 ) -> Sequence[Row]:
     """Return complete rows of a table of cells in which every delta has what it takes to decode it.
 
-    Rows with references to cold files are returned as ``ChainedRows``, which ``ColdBodies`` completes.
+    They are ``ChainedRows`` if a body depends on anything; ``ColdBodies`` adds the texts of references to cold files.
 
     No statement is sent if there is none among the bodies, or if the rows have what is needed. Whatever is wrong with
     the versions that a delta depends on is raised when its body is decoded.
@@ -97,7 +135,7 @@ def with_bases(
     # Without a call per row, which would take a twentieth of the time that decoding takes.
     if not [row for row in rows if (row[4] or b"")[:2] in CHAINED_HEADERS]:
         return rows
-    versions, deltas, places = Versions({}, payloads), set[Version](), list[Version]()
+    versions = Versions({}, payloads)
     for attempt in range(_ATTEMPTS):
         places = [((row[1], row[2]), row[3]) for row in rows]
         bodies = {place: row[4] for place, row in zip(places, rows, strict=True) if row[4] is not None}  # type: ignore[redundant-expr]
@@ -110,11 +148,7 @@ def with_bases(
         again: Any = connection.rows(select_cells(database, [(*pair, ref_key) for pair, ref_key in deltas], name))
         current: dict[Version, Row] = {((row[1], row[2]), row[3]): row for row in again}
         rows, known = [current.get(place, row) for place, row in zip(places, rows, strict=True)], {}
-    completed = (
-        (*row[:4], versions.body(place), row[5]) if place in deltas else row
-        for place, row in zip(places, rows, strict=True)
-    )
-    return ChainedRows(completed, versions)
+    return ChainedRows(rows, versions)
 
 
 def split(rows: Iterable[tuple[Any, ...]]) -> tuple[Sequence[Row], dict[Version, bytes]]:
@@ -205,7 +239,7 @@ def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:
     if type(rows) is not ChainedRows:
         return rows
     total = 0
-    for count, row in enumerate(rows):
+    for count, row in enumerate(rows.stored):
         total += payload_bytes(row[4]) if is_delta(row[4]) else text_bytes(row[4])
         if total > max_bytes and count:
             return rows.first(count)
@@ -214,7 +248,8 @@ def within_budget(rows: Sequence[Row], max_bytes: int) -> Sequence[Row]:
 
 def mean_bytes(rows: Sequence[Row]) -> int:
     """Return the mean size of the bodies, where a reference counts as its document's JSON text."""
-    sizes = [len(row[4]) for row in rows]
     if type(rows) is ChainedRows:
-        sizes = [text_bytes(row[4]) or len(row[4]) for row in rows]
+        sizes = [text_bytes(row[4]) or len(row[4]) for row in rows.stored]
+    else:
+        sizes = [len(row[4]) for row in rows]
     return sum(sizes) // len(sizes)

@@ -88,7 +88,7 @@ class ColdBodies:
             rows, faults = self._read_again(rows, shard)
         for place, fault in faults.items():
             rows.versions.bodies[place] = with_fault(rows.versions.bodies[place], fault)
-        return rows.completed()
+        return rows
 
     def _read_again(self, rows: ChainedRows, shard: int) -> tuple[ChainedRows, dict[Version, CorruptBody]]:
         """Read the cells and the rows of their files again, from the primary, and then the files."""

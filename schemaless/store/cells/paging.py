@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.codec.deltas import Payloads
-from schemaless.store.cells.bases import mean_bytes, with_bases, within_budget
+from schemaless.store.cells.bases import mean_bytes, stored_rows, with_bases, within_budget
 from schemaless.store.cells.sql import Row, select_page, select_page_end
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import id_range
@@ -84,7 +84,7 @@ class Scan:
         while True:
             rows = page(up_to, MAX_PAGE_BYTES // cells)
             more = len(rows) == cells
-            if None not in [row[4] for row in rows]:
+            if None not in [row[4] for row in stored_rows(rows)]:
                 break
             where = id_range(after, up_to, self.legacy_only, self.column_name)
             sql = select_page_end(self.database, where, cells, _PAGE_BYTES)
