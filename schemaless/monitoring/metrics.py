@@ -129,6 +129,9 @@ METRICS: Final = {
         ("export_files", "export", "Files of cells that the manifest lists."),
         ("export_rows", "export", "Rows in these files."),
         ("export_bytes", "export", "Size of these files in bytes."),
+        ("cold_files", "cluster", "Live files of cold cells."),
+        ("cold_bytes", "cluster", "Size of these files in bytes."),
+        ("cold_waiting_files", "cluster", "Cold files that may have erased documents until an erasure rewrites them."),
         ("measured_timestamp_seconds", "", "Time of the latest measurement, in seconds since 1970."),
         (
             "stored_cells",
@@ -167,6 +170,10 @@ def values(status: Status) -> Values:
         yield from _of_follower(follower)
     for name, manifest in (status.exports or {}).items():
         yield from _of_export(name, manifest)
+    for cold in status.cold or ():
+        yield "cold_files", cold.files, (cold.cluster,)
+        yield "cold_bytes", cold.bytes, (cold.cluster,)
+        yield "cold_waiting_files", cold.waiting, (cold.cluster,)
     if status.capacity is not None:
         yield from _of_capacity(status.capacity)
 

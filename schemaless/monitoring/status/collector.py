@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
+from schemaless.monitoring.status.cold import ColdReader
 from schemaless.monitoring.status.findings import findings_of
 from schemaless.monitoring.status.followers import FollowerReader, ShardReader, follower_views, manifests
 from schemaless.monitoring.status.history import History
@@ -175,8 +176,10 @@ class Collector:
         )
         capacity_reader = CapacityReader(store, forecast=forecast)
         self._capacity = Part("capacity", _SLOW_S, capacity_reader, remember=remember.note_capacity)
+        # Like shards, it opens tables of every shard.
+        self._cold = Part("cold", _SLOW_S, ColdReader(store), rest=_REST, most_rest_s=every.most_shards_s)
         self._exports = Part("exports", _SLOW_S, lambda: manifests(store))
-        parts = self._servers, self._jobs, self._followers, self._shards, self._capacity
+        parts = self._servers, self._jobs, self._followers, self._shards, self._capacity, self._cold
         self.parts: Sequence[Part[Any]] = (*parts, self._exports) if for_metrics else parts
         self._threads: list[threading.Thread] = []
 
@@ -227,6 +230,7 @@ class Collector:
                 jobs or (),
                 followers or (),
                 self._capacity.value,
+                self._cold.value or (),
                 views,
                 now,
                 self._options.disk_full_from,
@@ -238,6 +242,7 @@ class Collector:
             parts=views,
             ends={} if last is None else {(topology.cluster_of(at).name, at): top for at, top in last.tops.items()},
             exports=self._exports.value,
+            cold=self._cold.value,
             hottest=self._history.hottest(),
             history=self._history.series(),
         )

@@ -12,6 +12,7 @@ from schemaless.monitoring.status.model import (
     DEFAULT_OPTIONS,
     CapacityView,
     ClusterView,
+    ColdView,
     DiskView,
     Finding,
     FollowerView,
@@ -40,6 +41,7 @@ def findings_of(
     jobs: Sequence[JobView],
     followers: Sequence[FollowerView],
     capacity: CapacityView | None,
+    cold: Sequence[ColdView],
     parts: Sequence[PartView],
     now: datetime,
     disk_full_from: float = DEFAULT_OPTIONS.disk_full_from,
@@ -51,6 +53,7 @@ def findings_of(
         *(finding for cluster in clusters for node in cluster.nodes for finding in _node(cluster, node)),
         *(finding for job in jobs if job.unfinished for finding in _job(job, clusters_down)),
         *(finding for follower in followers for finding in _follower(follower)),
+        *(_cold(view) for view in cold if view.waiting),
     ]
     if any(part.name == "capacity" and part.read_at is not None and part.problem is None for part in parts):
         found += _capacity(capacity, now)
@@ -167,6 +170,13 @@ def _follower(follower: FollowerView) -> Iterator[Finding]:
         yield Finding("fault", where, f"no worker is running, and the oldest cell has waited {_age(follower)}", command)
     elif follower.behind_s > _BEHIND_S:
         yield Finding("notice", where, f"is {_age(follower)} behind", status)
+
+
+def _cold(view: ColdView) -> Finding:
+    command = f"schemaless erase run --execute --erasure {view.erasure}"
+    command = "schemaless retention run --execute" if view.by_policy else command
+    text = f"{counted(view.waiting, 'cold file')} may have erased documents"
+    return Finding("notice", view.cluster, text, command)
 
 
 def _age(follower: FollowerView) -> str:

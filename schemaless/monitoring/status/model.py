@@ -322,6 +322,26 @@ class ManifestView:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdView:
+    """Cold files of a cluster's shards.
+
+    Attributes:
+        files: number of live files.
+        bytes: size of the live files.
+        waiting: number of files that may have documents of cells that were erased.
+        erasure: number of the first of these erasures; 0 if there is none.
+        by_policy: whether that is a retention run.
+    """
+
+    cluster: str
+    files: int
+    bytes: int
+    waiting: int = 0
+    erasure: int = 0
+    by_policy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something that needs attention, and the command that fixes it or shows more.
 
@@ -343,7 +363,7 @@ class PartView:
     """When a part of the status was read.
 
     Attributes:
-        name: servers, jobs, followers, shards (of followers), capacity or exports.
+        name: servers, jobs, followers, shards (of followers), capacity, cold or exports.
         read_at: time of the last reading; None before the first.
         every_s: rest before the next reading, in seconds.
         problem: why the last reading failed, or None.
@@ -364,6 +384,7 @@ class Status:
     Attributes:
         ends: highest added_id of each shard, by cluster and shard; set for metrics only, not in JSON.
         exports: the manifests of the exports, None for one that cannot be read; read for metrics only, not in JSON.
+        cold: cold files by cluster; empty without a cold store.
         hottest: shards with the most puts between the last two readings of all shards.
         history: points that the collector remembers of "lag" (s), "puts" (per s), "bytes" and "days left"; not in JSON.
     """
@@ -379,6 +400,7 @@ class Status:
     parts: tuple[PartView, ...]
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     exports: Mapping[str, ManifestView | None] | None = None
+    cold: tuple[ColdView, ...] | None = None
     hottest: tuple[HotShard, ...] = ()
     history: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
 

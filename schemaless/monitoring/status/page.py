@@ -216,7 +216,7 @@ def _sparkline(name: str, points: Sequence[Point]) -> str:
 
 def _sections(status: Status) -> dict[str, str]:
     """Return the section of each part by its id; sections of parts that have not been read say so."""
-    sections = dict.fromkeys(("servers", "hottest", "jobs", "followers", "capacity"), "")
+    sections = dict.fromkeys(("servers", "hottest", "jobs", "followers", "capacity", "cold"), "")
     html = _texts(status, frame.unbroken)
     for name, table in tables_of(status).items():
         running = _running(status.jobs or ()) if name == "jobs" else ""

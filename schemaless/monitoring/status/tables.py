@@ -66,6 +66,12 @@ def tables_of(status: Status) -> dict[str, Table]:
         tables["followers"] = Table("Triggers, indexes and exports", columns, rows, 3, empty, key="oldest")
     if any(part.name == "capacity" and part.read_at and not part.problem for part in status.parts):
         tables["capacity"] = _disks(status.capacity, status.taken_at)
+    if status.cold:
+        of_files = ("cluster", "live files", "size", "may have erased documents")
+        rows = tuple(
+            Row((each.cluster, f"{each.files:,}", bytes_text(each.bytes), f"{each.waiting:,}")) for each in status.cold
+        )
+        tables["cold"] = Table("Cold files", of_files, rows, 1, "", key="size")
     if status.hottest:
         rows = tuple(
             Row((str(each.shard), each.cluster, f"{each.puts_per_s:,.1f}", f"{each.share:.0%}"))

@@ -8,6 +8,7 @@ from typing import Final
 from schemaless.wire.sql.parts import (
     NOW,
     Term,
+    all_rows,
     assigned,
     cell_table,
     delete,
@@ -125,4 +126,21 @@ def count_references(database: str, after: int, up_to: int) -> bytes:
         cell_table(database),
         id_range(after, up_to),
         _REFERENCE,
+    )
+
+
+def count_files(databases: Iterable[str]) -> bytes:
+    """Count the cold files of shards on the same server.
+
+    Returns:
+        A statement whose rows, one for each shard, are the number of live files, their size in bytes, the number of
+        files that may have documents of cells that were erased, and the first of these erasures.
+    """
+    return all_rows(
+        b"SELECT COUNT(IF(state='live',1,NULL)), COALESCE(SUM(IF(state='live',file_bytes,0)),0), COUNT(erasure), "
+        b"MIN(erasure) FROM (SELECT state, file_bytes, (SELECT erasure FROM %b AS log "
+        b"WHERE log.event_id>file.erased_event AND log.added_id>=file.first_id AND log.added_id<=file.last_id "
+        b"ORDER BY event_id LIMIT 1) AS erasure FROM %b AS file WHERE state<>'deleted') AS files"
+        % (table(database, b"erased_cell"), table(database, b"cold_file"))
+        for database in databases
     )

@@ -18,9 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.errors import ServerUnavailable
-from schemaless.monitoring.metrics import METRICS, PREFIX, Exporter
+from schemaless.monitoring.metrics import METRICS, PREFIX, Exporter, values
 from schemaless.monitoring.status.capacity import CapacityReader
 from schemaless.monitoring.status.jobs import JobReader
+from schemaless.monitoring.status.model import ColdView
 from schemaless.ops.failover import nodes
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -34,12 +35,13 @@ from schemaless.ui.pages.capacity_json import report_json
 from schemaless.wire.breaker import FAILURES
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on
+from tests.monitoring.status.statuses import status
 from tests.planning.capacity.reports import measurement
 from tests.promotion import sql
 from tests.topologies import opened_as
 
 EXPORTED = {PREFIX + name for name in METRICS}
-PARTS = {("servers",), ("jobs",), ("followers",), ("shards",), ("capacity",), ("exports",)}
+PARTS = {("servers",), ("jobs",), ("followers",), ("shards",), ("capacity",), ("cold",), ("exports",)}
 SECRET = "the-document-says-this"
 
 Samples = dict[tuple[str, ...], float]
@@ -303,6 +305,22 @@ def test_an_address_that_is_none_is_refused(invoke, address):
     result = invoke("metrics", "--listen", address, url="mysql://u@nowhere.invalid/x")
 
     assert (result.code, "--listen takes HOST:PORT" in result.err) == (2, True)
+
+
+@pytest.mark.once
+def test_cold_files_have_values_of_each_cluster():
+    """Live files, their size, and the files that an erasure has yet to rewrite."""
+    views = ColdView("cluster-1", 40, 10**9, 2, 12), ColdView("cluster-2", 9, 10**8)
+    found = {(name, *labels): value for name, value, labels in values(status(cold=views)) if "cold" in name}
+
+    assert found == {
+        ("cold_files", "cluster-1"): 40,
+        ("cold_bytes", "cluster-1"): 10**9,
+        ("cold_waiting_files", "cluster-1"): 2,
+        ("cold_files", "cluster-2"): 9,
+        ("cold_bytes", "cluster-2"): 10**8,
+        ("cold_waiting_files", "cluster-2"): 0,
+    }
 
 
 @pytest.mark.once

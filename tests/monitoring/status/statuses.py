@@ -10,6 +10,7 @@ from schemaless.monitoring.status.findings import findings_of
 from schemaless.monitoring.status.model import (
     CapacityView,
     ClusterView,
+    ColdView,
     DiskView,
     FollowerView,
     HotShard,
@@ -48,9 +49,8 @@ def status(**parts: Any) -> Status:
         "capacity": CAPACITY,
         "parts": PARTS,
     } | parts
-    found = findings_of(
-        whole["clusters"] or (), whole["jobs"] or (), whole["followers"] or (), whole["capacity"], whole["parts"], NOW
-    )
+    clusters, jobs, followers, cold = (whole.get(name) or () for name in ("clusters", "jobs", "followers", "cold"))
+    found = findings_of(clusters, jobs, followers, whole["capacity"], cold, whole["parts"], NOW)
     return Status("trips", NOW, 4, found, **whole)
 
 
@@ -88,7 +88,12 @@ def everything() -> Status:
     capacity = replace(CAPACITY, measured_at=NOW - timedelta(days=3), disks=disks, warnings=("growth has changed",))
     parts = (replace(PARTS[0], problem="db-1: <it is down>"), *PARTS[1:])
     shown = status(
-        clusters=(cluster(*nodes),), jobs=tuple(jobs), followers=tuple(followers), capacity=capacity, parts=parts
+        clusters=(cluster(*nodes),),
+        jobs=tuple(jobs),
+        followers=tuple(followers),
+        capacity=capacity,
+        parts=parts,
+        cold=(ColdView("cluster-1", 40, 10**9, 2, 12), ColdView("cluster-2", 9, 10**8, 1, 13, by_policy=True)),
     )
     names = "lag", "puts", "bytes", "days left"
     points = tuple(Point(NOW - timedelta(minutes=10 - number), number**3 / 7) for number in range(10))

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from schemaless.cli.main import cli
-from schemaless.monitoring.status.model import Finding, TransactionView, status_json
+from schemaless.monitoring.status.model import ColdView, Finding, TransactionView, status_json
 from schemaless.monitoring.status.tables import tables_of
 from tests.monitoring.status.statuses import (
     CAPACITY,
@@ -137,6 +137,18 @@ def test_every_finding_has_a_command_that_parses():
             "fault",
             "export lake",
             "schemaless export status lake",
+        ),
+        (
+            {"cold": (ColdView("cluster-1", 40, 10**9, 2, 12),)},
+            "notice",
+            "cluster-1",
+            "schemaless erase run --execute --erasure 12",
+        ),
+        (
+            {"cold": (ColdView("cluster-1", 40, 10**9, 1, 13, by_policy=True), ColdView("cluster-2", 9, 10**8))},
+            "notice",
+            "cluster-1",
+            "schemaless retention run --execute",
         ),
         ({"capacity": replace(CAPACITY, warnings=("odd",))}, "notice", "capacity", "schemaless capacity report"),
         ({"capacity": replace(CAPACITY, changes=("move 2",))}, "notice", "capacity", "schemaless capacity measure"),

@@ -68,7 +68,7 @@ def test_status_shows_every_part_and_no_document(invoke, measured_url, row, acco
     assert [(each["where"], each["command"]) for each in found.json["findings"] if each["severity"] == "fault"] == [
         ("index by_n", "schemaless index run")
     ]
-    assert [part["problem"] for part in found.json["parts"]] == [None] * 5
+    assert [part["problem"] for part in found.json["parts"]] == [None] * 6
     assert "schemaless index run" in shown.out
     fast = invoke("status", "--fast", "--json", url=measured_url).json["capacity"]
     assert fast["disks"][0]["free_bytes"] == 10**9

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from schemaless import ColdBodyMissing, ColdStoreUnavailable, Datastore, NewCell, finish_erasure
+from schemaless.monitoring.status.cold import ColdReader
+from schemaless.monitoring.status.model import ColdView
 from schemaless.ops.erasure import job
 from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.receipt import receipt
@@ -94,6 +96,10 @@ def test_an_erasure_is_not_acknowledged_before_the_files_are_rewritten(erase_sto
     assert [fault for fault in verify(erase_store, number).faults if "cold file" in fault] != []
     assert any("cold files of shard" in each["where"] for each in receipt(erase_store, number)["remains"])
     (file,) = ShardFiles(cold.shards, shard).all()
+    place = internals_of(erase_store).topology.cluster_of(shard).name
+    views = {view.cluster: view for view in ColdReader(erase_store)()}
+    assert views.pop(place) == ColdView(place, 1, file.file_bytes, waiting=1, erasure=number)
+    assert set(views.values()) == {ColdView(name, 0, 0) for name in views}
     away = cold.folder / "away"
     (cold.folder / file.name).rename(away)
     with pytest.raises(ColdBodyMissing, match="does not exist"):
@@ -108,6 +114,8 @@ def test_an_erasure_is_not_acknowledged_before_the_files_are_rewritten(erase_sto
     assert finish_erasure(erase_store, number).state == "acknowledged"
     assert cold.texts(cold.live(file)) == without(texts, str(rows[0]))
     assert verify(erase_store, number).faults == {}
+    views = {view.cluster: view for view in ColdReader(erase_store)()}
+    assert views[place] == ColdView(place, 1, cold.live(file).file_bytes)
 
 
 @pytest.mark.guarantee("erasure-cold")
