@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless import BaseDiffers, BaseMissing, CellConflict, CorruptBody, NewStoredCell
+from schemaless import BaseDiffers, BaseMissing, CellConflict, ColdBodyMissing, CorruptBody, NewStoredCell
 from schemaless.base.events import only
 from schemaless.codec.deltas import encode_delta
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.envelope import describe_body, encode_body, is_delta, tombstone
+from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_delta, tombstone
+from schemaless.codec.references import reference_body
 from schemaless.ops.migrate.verify import Fault, check
+from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -256,3 +258,16 @@ def test_pages_of_deltas_are_bounded_by_their_documents(store, tail_store, by_ha
     assert [cell.body["n"] for cell in tail_store.iter_shard(shard, first - 1) if cell.row_key == row] == list(
         range(1, 62)
     )
+
+
+def test_a_row_that_is_gone_when_it_is_read_again_keeps_its_body():
+    """A replica may have had it, but not the primary. A delta can still be decoded, and a reference says its file."""
+    bodies = {1: delta(1), 2: reference_body(7, 0, 0, b"{}"), 3: reference_body(7, 0, 1, b"{}")}
+    rows = [(n, b"row", "BASE", n, body, None) for n, body in bodies.items()]
+    known = {((b"row", "BASE"), 2): encode_body(document(2))}
+    delta_alone = with_bases(None, "unused", rows[:1], known=known)
+    assert decode_body(delta_alone.updated([])[0][4]) == document(1)
+    again = with_bases(None, "unused", rows[1:]).updated(with_bases(None, "unused", rows[1:2]))
+    assert [row[3] for row in again] == [2, 3]
+    with pytest.raises(ColdBodyMissing, match="cold file 7"):
+        decode_body(again[1][4])
