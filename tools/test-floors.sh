@@ -16,7 +16,7 @@ if [ "$(cat $venv/installed-from 2>/dev/null)" != "$wanted" ]; then
     names=$(sed 's/==.*//' constraints-floor.txt | paste -s -d '|' -)
     grep -viE "^($names)==" constraints.txt >build/constraints-rest.txt
     $venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-floor.txt \
-        --constraint build/constraints-rest.txt --editable '.[async,cli,fast]' hypothesis pytest pytest-docker pytest-xdist
+        --constraint build/constraints-rest.txt --editable '.[async,cli,cold,fast]' hypothesis pytest pytest-docker pytest-xdist
     printf '%s\n' "$wanted" >$venv/installed-from
 fi
 # shellcheck disable=SC2086
