@@ -91,7 +91,7 @@ def test_the_floors_are_those_that_are_tested():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = setup["options.extras_require"]
-    required = "\n".join([setup["options"]["install_requires"], extras["async"], extras["cli"], extras["fast"]])
+    required = "\n".join([setup["options"]["install_requires"], *map(extras.get, ("async", "cli", "cold", "fast"))])
     floors = re.findall(r"^([\w-]+)(?:\[\w+\])? >= ([\d.]+)", required, re.MULTILINE)
     pinned = re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "constraints-floor.txt").read_text(), re.MULTILINE)
 
