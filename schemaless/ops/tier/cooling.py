@@ -350,11 +350,16 @@ class _ShardWork:
                 connection.rows(lock_log(self._database))
                 if not connection.rows(lock_live_file(self._database, file.file_id)):
                     return False
-                cells = [cell[:4] for cell in part] if self._has_deltas else []
-                found = dependents(connection, self._database, CELLS, cells)
-                needed = {(row[1], row[2], base_of(row[4])) for row in found}
                 based.clear()
-                based.update(cell.added_id for cell in part if cell[1:4] in needed)
+                while self._has_deltas:
+                    # A delta that stays needs its own base, so those of the part count once they are known to stay.
+                    cells = [cell[:4] for cell in part if cell.added_id not in based]
+                    found = dependents(connection, self._database, CELLS, cells)
+                    needed = {(row[1], row[2], base_of(row[4])) for row in found}
+                    kept = {cell.added_id for cell in part if cell[1:4] in needed} - based
+                    if not kept:
+                        break
+                    based.update(kept)
                 changes = [
                     (cell.added_id, bodies[cell.added_id].digest, references[cell.added_id])
                     for cell in part

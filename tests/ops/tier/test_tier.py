@@ -201,25 +201,31 @@ def test_differences_become_cold_before_the_versions_that_they_depend_on(fresh_s
 
 
 def test_a_version_that_others_depend_on_stays(fresh_store, new_row, migrate_store, cold_folder):
-    """Its dependents are too young, so it is counted and left; the next run takes all of them."""
+    """So does what that one depends on itself; they are counted, and the next run takes all of them."""
     row, now = new_row(), datetime.now(UTC)
     for ref_key in range(40, 0, -1):
         document = {"n": ref_key, "words": [f"word {number}" for number in range(200)]}
-        age = timedelta(days=9 if ref_key > 20 else 0)
-        fresh_store.put_cells([NewCell(row, "BASE", ref_key, document, created_at=now - age)])
+        created_at = now - timedelta(hours=ref_key)
+        fresh_store.put_cells([NewCell(row, "BASE", ref_key, document, created_at=created_at)])
     migrate.run(migrate_store, MigrateSpec(history=True))
-    before = {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()}
-    bases = {base_of(body) for key, body in bodies(migrate_store).items() if is_delta(body) and key.ref_key <= 20}
-    later = now + timedelta(minutes=5)
-    job = TIER.run(migrate_store, TierSpec(("BASE 5",), later.isoformat()))
+    stored = bodies(migrate_store)
+    before = {key: exact_text(body)[0] for key, body in stored.items()}
+    bases = {key.ref_key: base_of(body) for key, body in stored.items() if is_delta(body)}
+    # A delta on which younger versions depend is the youngest that is old enough.
+    oldest = min(base for base in bases.values() if base in bases)
+    as_of = now + timedelta(days=5, minutes=-30) - timedelta(hours=oldest - 1)
+    job = TIER.run(migrate_store, TierSpec(("BASE 5",), as_of.isoformat()))
     (count,) = [state.counters["bases"] for state in JobStore(migrate_store).shards(job.job_id) if state.cells]
     hot = {key.ref_key for key, body in bodies(migrate_store).items() if not is_reference(body)}
+    depended = {base for ref_key, base in bases.items() if ref_key < oldest}
 
-    assert hot - set(range(1, 21)) == {base for base in bases if base > 20}
-    assert count == len(hot) - 20 > 0
-    TIER.run(migrate_store, TierSpec(("BASE 0",), later.isoformat()))
-    assert all(map(is_reference, bodies(migrate_store).values()))
-    assert {key: exact_text(body)[0] for key, body in bodies(migrate_store).items()} == before
+    assert {oldest, bases[oldest]} <= hot
+    assert hot == set(range(1, oldest)) | depended | {bases[base] for base in depended if base in bases}
+    assert count == len(hot) - (oldest - 1)
+    TIER.run(migrate_store, TierSpec(("BASE 0",), (now + timedelta(minutes=5)).isoformat()))
+    after = bodies(migrate_store)
+    assert all(map(is_reference, after.values()))
+    assert {key: exact_text(body)[0] for key, body in after.items()} == before
 
 
 @pytest.mark.parametrize(("kind", "make"), [(TIER, None), (RECALL, RecallSpec()), (SWEEP, SweepSpec())])
