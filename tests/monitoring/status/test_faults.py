@@ -435,13 +435,13 @@ def test_nothing_is_reported_of_a_healthy_datastore_under_load(watched, replicat
             reports = []
 
             def working() -> bool:
-                reports.append(collected(watched)[0])
+                reports.append(collected(watched, transactions_older_than_s=60.0)[0])
                 (trigger,) = reports[-1].followers or (None,)
                 running = [job for job in reports[-1].jobs or () if job.state == "running"]
                 return bool(running and running[0].cells and trigger.workers)
 
             eventually(working, "all are at work")
-            again, primary, _ = collected(watched)
+            again, primary, _ = collected(watched, transactions_older_than_s=60.0)
         finally:
             over.set()
             job_store = JobStore(store)
