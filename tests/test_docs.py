@@ -184,10 +184,20 @@ def test_every_error_has_a_section_and_every_section_an_error():
     assert [name for name in ERRORS if not re.search(rf"-- {name} |^    {name}$", errors.__doc__, re.MULTILINE)] == []
 
 
+def paragraphs(text: str) -> tuple[str, list[str]]:
+    """Return the messages that a section quotes in its first paragraph, if any, and the other paragraphs."""
+    first, *rest = text.strip().split("\n\n")
+    return (first, rest) if re.fullmatch(r"(?:`[^`]+`[,\s]*)+", first) else ("", [first, *rest])
+
+
 @each("name", ERRORS)
-def test_a_section_says_what_it_means_for_the_data_and_what_to_do(name):
-    """No error is left with its name alone."""
-    assert re.findall(r"^- \*\*(\w+)\*\* \S", sections()[name], re.MULTILINE) == ["Means", "Data", "Do"]
+def test_a_section_says_what_the_error_means(name):
+    """What it means for the data, and what to do, follow unless the page's first paragraph says them."""
+    meaning, *rest = paragraphs(sections()[name].partition("\n## ")[0])[1]
+    labels = re.findall(r"^\*\*(\w+)\*\* \S", "\n".join(rest), re.MULTILINE)
+
+    assert re.match(r"[A-Z`].+\.$", meaning, re.DOTALL)
+    assert labels in ([], ["Data"], ["Do"], ["Data", "Do"])
 
 
 def test_messages_in_the_sections_are_the_codes_own():
@@ -196,7 +206,7 @@ def test_messages_in_the_sections_are_the_codes_own():
     quoted = [
         " ".join(quote.split())
         for text in sections().values()
-        for quote in re.findall(r"`([^`]+)`", text.partition("\n- ")[0])
+        for quote in re.findall(r"`([^`]+)`", paragraphs(text)[0])
     ]
     parts = [part.strip(" ,;") for quote in quoted for part in quote.split("...") if part.strip(" ,;")]
 
