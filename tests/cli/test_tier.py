@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemaless import NewCell
+from schemaless.planning.capacity.history import changes_since
+from schemaless.planning.capacity.measure import measure
 
 
 @pytest.fixture
@@ -37,6 +39,7 @@ def test_cells_become_cold_and_come_back(invoke, filled, fresh_store, admin_url,
     assert invoke("tier", "store", tmp_path / "cold", url=admin_url).code == 0
     planned = invoke("tier", "plan", "--json", url=fresh_url).json
     dry = invoke("tier", "run", url=migrate_url)
+    measured = measure(fresh_store, trials=False)
 
     assert planned["columns"]["LOG"]["eligible_cells"] == 100
     assert planned["freed_bytes"] == planned["columns"]["LOG"]["eligible_bytes"] - 100 * 30
@@ -72,6 +75,10 @@ def test_cells_become_cold_and_come_back(invoke, filled, fresh_store, admin_url,
     assert invoke("tier", "sweep", "--execute", "--json", url=migrate_url).json["deleted"] == 2
     foreign.unlink()
     assert not [*tmp_path.rglob("*.parquet")]
+    assert changes_since(fresh_store, measured) == [
+        f"tier run {done.json['job']} has moved documents to cold files",
+        f"recall {back.json['job']} has put cold documents back",
+    ]
     assert invoke("tier", "set", "LOG", "--never", url=admin_url).out == "LOG: no further cells become cold\n"
 
 

@@ -30,6 +30,8 @@ _CHANGES: Final = {
     "rebuild": "rebuild {} has rebuilt tables",
     "restore": "restore {} has changed cells",
     "retain": "retention run {} has changed cells",
+    "tier": "tier run {} has moved documents to cold files",
+    "recall": "recall {} has put cold documents back",
 }
 
 
@@ -109,7 +111,7 @@ def latest(store: Datastore) -> Measurement | None:
 def changes_since(store: Datastore, measurement: Measurement) -> list[str]:
     """Return the jobs that have changed sizes since a measurement, as a clause such as "migration 7 has changed cells".
 
-    Erasures are left out, because each concerns only a few cells.
+    Erasures are left out, because each concerns only a few cells, and so are sweeps, which concern none.
 
     Raises:
         ServerError: The catalog's server cannot be reached or rejects the statement.
@@ -123,7 +125,7 @@ def changes_since(store: Datastore, measurement: Measurement) -> list[str]:
 
 
 def job_progress(store: Datastore, since: datetime) -> list[tuple[int, str, int]]:
-    """Return the progress of jobs, except erasures, that are unfinished or ended after a time, oldest first.
+    """Return the progress of jobs, except erasures and sweeps, that are unfinished or ended after a time, oldest first.
 
     Each entry has the job's id and kind, and the number of completed shards of a move or rebuild, of changed cells of
     other jobs.

@@ -38,13 +38,14 @@ def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
 
 
 def select_progress(catalog: str, since: datetime) -> bytes:
-    """Select the progress of jobs, except erasures, that are unfinished or ended after a time.
+    """Select the progress of jobs, except erasures and sweeps, that are unfinished or ended after a time.
 
     The row: job_id, kind, and the number of completed shards of a move or rebuild, of changed cells of other jobs.
     """
     return (
         b"SELECT j.job_id, j.kind, SUM(IF(j.kind IN ('move','rebuild'),s.state='done',s.cells)) "
-        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id WHERE j.kind<>'erase' AND (j.state IN %b OR j.ended_at>=%b) "
+        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id WHERE j.kind NOT IN ('erase','sweep') "
+        b"AND (j.state IN %b OR j.ended_at>=%b) "
         # The end of a finalised job is when it was finalised.
         b"GROUP BY j.job_id, j.kind, j.state HAVING j.state<>'finalised' OR MAX(s.ended_at)>=%b ORDER BY j.job_id"
         % (table(catalog, b"job"), table(catalog, b"job_shard"), b"('running','paused')", moment(since), moment(since))
