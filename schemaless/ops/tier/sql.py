@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
-from schemaless.wire.sql.parts import CELL, IS_DELTA, LIVE, by_id, id_range, moment, text
+from schemaless.wire.sql.parts import CELL, COLD, IS_DELTA, LIVE, by_id, id_range, moment, text
 
 Rule = tuple[str, datetime]
 """A column, and the time before which its cells were written that become cold."""
 
-_COLD: Final = b"SUBSTRING(body,1,2)=x'C1F1'"
-
 
 def _eligible(rules: Sequence[Rule]) -> bytes:
     chosen = b" OR ".join(b"(column_name=%b AND created_at<%b)" % (text(name), moment(at)) for name, at in rules)
-    return b"(%b) AND %b AND NOT (%b)" % (chosen or b"FALSE", LIVE, _COLD)
+    return b"(%b) AND %b AND NOT (%b)" % (chosen or b"FALSE", LIVE, COLD)
 
 
 def select_eligible(database: str, after: int, up_to: int, rules: Sequence[Rule], limit: int) -> bytes:
@@ -39,7 +36,7 @@ def count_tiers(database: str, after: int, up_to: int, rules: Sequence[Rule]) ->
     return (
         b"SELECT column_name, COUNT(*), SUM(LENGTH(body)), SUM(%b), SUM(IF(%b,%b,0)), SUM(%b), "
         b"SUM(IF(%b,LENGTH(body),0)) FROM %b WHERE %b AND %b GROUP BY column_name"
-        % (_COLD, _COLD, length, eligible, eligible, by_id(database), id_range(after, up_to), LIVE)
+        % (COLD, COLD, length, eligible, eligible, by_id(database), id_range(after, up_to), LIVE)
     )
 
 
@@ -49,7 +46,7 @@ def select_cold(database: str, after: int, limit: int, columns: Sequence[str]) -
     return b"SELECT added_id, body FROM %b WHERE %b AND %b AND %b ORDER BY added_id LIMIT %d" % (
         by_id(database),
         id_range(after, None),
-        _COLD,
+        COLD,
         of_columns,
         limit,
     )

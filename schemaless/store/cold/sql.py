@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemaless.wire.sql.parts import (
+    COLD,
     NOW,
     Term,
     all_rows,
@@ -64,7 +65,6 @@ _FILE: Final = (
     b"file_id, generation, incarnation, token, state, first_id, last_id, cells, text_bytes, file_bytes, sha256, "
     b"erased_event, CONCAT(created_at,'+00:00'), CONCAT(changed_at,'+00:00')"
 )
-_REFERENCE: Final = b"SUBSTRING(body,1,2)=x'C1F1'"
 
 
 def select_files(database: str, states: Iterable[str] = (), file_ids: Iterable[int] = ()) -> bytes:
@@ -125,7 +125,7 @@ def count_references(database: str, after: int, up_to: int) -> bytes:
     return b"SELECT SUBSTRING(body,3,8), COUNT(*) FROM %b WHERE %b AND %b GROUP BY 1" % (
         cell_table(database),
         id_range(after, up_to),
-        _REFERENCE,
+        COLD,
     )
 
 
