@@ -194,7 +194,8 @@ class History:
                 missing.append(base)
         for part in parts(missing, _KEYS_PER_SELECT):
             sql = select_cells(self._internals.shards.database(self._shard), part)
-            bodies = {row[1:4]: row[4] for row in self._internals.reader.select(self._shard, sql, set(part), PLACE)}
+            rows = self._internals.reader.select(self._shard, sql, set(part), PLACE, cold=False)
+            bodies = {row[1:4]: row[4] for row in rows}
             for base in part:
                 self._payloads[base] = payload = self._payload(bodies.get(base))
                 if payload is not None:

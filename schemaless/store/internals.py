@@ -185,10 +185,15 @@ class Internals:
         """Convert a complete row of a shard's ``cell`` table into a cell."""
         return self.reader.stored(row, shard)
 
-    def read_stored(self, shard: int, ids: Sequence[int], read_from: ReadFrom = "primary") -> Iterator[StoredCell]:
-        """Read the cells with these added_ids from a shard; missing cells are left out."""
+    def read_stored(
+        self, shard: int, ids: Sequence[int], read_from: ReadFrom = "primary", *, cold: bool = True
+    ) -> Iterator[StoredCell]:
+        """Read the cells with these added_ids from a shard; missing cells are left out.
+
+        Without ``cold``, the bodies of cold cells are references without their documents.
+        """
         sql = select_by_id(self.shards.database(shard), ids)
-        rows = self.reader.select(shard, sql, {(added_id,) for added_id in ids}, ADDED_ID, Source(read_from))
+        rows = self.reader.select(shard, sql, {(added_id,) for added_id in ids}, ADDED_ID, Source(read_from), cold=cold)
         return (self.reader.stored(row, shard) for row in rows)
 
     def chosen_shards(self, shards: Iterable[int] | None) -> list[int]:

@@ -84,7 +84,7 @@ def _with_tombstones(internals: Internals, file: ArchiveFile) -> Iterator[tuple[
     every = iter(read_archive(file))
     while part := list(islice(every, _CELLS_AT_ONCE)):
         ids = sorted({cell.added_id for cell in part if not is_erased(cell.body)})
-        stored = internals.read_stored(file.shard, ids) if ids else ()
+        stored = internals.read_stored(file.shard, ids, cold=False) if ids else ()
         tombstones = {(cell.added_id, cell.key): cell.body for cell in stored if cell.erased}
         cells = [
             cell._replace(body=tombstones[cell.added_id, cell.key], new_digest=_NO_DIGEST)

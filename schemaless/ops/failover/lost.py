@@ -141,7 +141,7 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
     """Yield the cells that the datastore lacks, or has with another document, except those that it has erased."""
     wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
     sql = select_cells(internals.shards.database(shard), wanted)
-    rows = internals.reader.select(shard, sql, wanted, PLACE)
+    rows = internals.reader.select(shard, sql, wanted, PLACE, cold=False)
     by_key = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
     for key, cell in zip(wanted, cells, strict=True):
         stored = by_key.get(key)
@@ -157,8 +157,8 @@ def _stored(internals: Internals, shard: int, rows: Iterable[Row]) -> Iterator[S
 
 def _same(internals: Internals, one: StoredCell, other: StoredCell) -> bool:
     try:
-        if is_reference(other.body):
-            return has_text_of(other.body, one.body, internals.dictionaries)
+        if is_reference(one.body) or is_reference(other.body):
+            return has_text_of(one.body, other.body, internals.dictionaries)
         return same_document(one.decode().body, other.decode().body)
     except CorruptBody:
         return False

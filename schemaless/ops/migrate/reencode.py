@@ -338,7 +338,7 @@ class _ShardWork:
         now = None
         if affected != len(changes):
             ids = [change.cell.added_id for change in changes]
-            now = {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids)}
+            now = {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids, cold=False)}
         for change in changes:
             cell = change.cell
             stored = cell if now is None else now.get(cell.added_id)

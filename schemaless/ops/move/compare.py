@@ -214,7 +214,7 @@ class _Comparison:
         """Return how a cell that both sides have differs: ``ERASED``, ``RE_ENCODED``, or a text for users."""
         if block.new[added_id][:4] != block.old[added_id][:4]:
             return "has a different key or time on the target"
-        (current,) = self._internals.read_stored(self._shard, [added_id])
+        (current,) = self._internals.read_stored(self._shard, [added_id], cold=False)
         if current.erased:
             return ERASED
         same = _same_document(current, self._left(added_id), self._internals.dictionaries)

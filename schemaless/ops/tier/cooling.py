@@ -205,7 +205,7 @@ class _ShardWork:
             by_id = {cell.added_id: cell for cell in part}
             hot: list[ColdCell] = []
             bodies: dict[int, Body] = {}
-            for stored in self._internals.read_stored(self._shard, sorted(by_id)):
+            for stored in self._internals.read_stored(self._shard, sorted(by_id), cold=False):
                 text = self._text(stored)
                 if text is not None and text.text == by_id[stored.added_id].text:
                     hot.append(text)

@@ -187,6 +187,7 @@ class Reader:
         payloads: Payloads | None = None,
         *,
         has_bases: bool = False,
+        cold: bool = True,
     ) -> Sequence[Row]:
         """Send a query for complete cells to a shard.
 
@@ -198,6 +199,7 @@ class Reader:
             source: where to read.
             payloads: those of earlier queries for versions of the same cells.
             has_bases: whether the query is one of ``select_with_bases``.
+            cold: read the documents of cold cells; otherwise, their bodies are references without them.
 
         Raises:
             WrongReply: the reply has a row that was not requested.
@@ -211,7 +213,9 @@ class Reader:
                 return with_bases(connection, database, cells, known=known)
             return with_bases(connection, database, cast("Sequence[Row]", rows), payloads=payloads)
 
-        rows = self._run(operation, shard, source)
+        rows: Sequence[Row] = self._run(operation, shard, source)
+        if not cold:
+            return rows
         return self.cold.completed(rows, partial(self._run, shard=shard, source=source), shard)
 
     def _run(self, operation: Callable[[Connection], Any], shard: int, source: Source) -> Any:

@@ -16,17 +16,23 @@ from schemaless.cell import CellKey
 from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.recode import recode
+from schemaless.codec.references import reference_body
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.sql import update_bodies
 from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
+from schemaless.ops.tier.objects import cells_of, content_in
 from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import survey, verify
 from schemaless.ops.tier.sweep import SWEEP, SweepSpec
+from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
+from schemaless.store.cold.targets import open_target
 from schemaless.store.internals import internals_of
 from tests.ops.migrate.originals import TEXTS, public_texts
 from tests.skips import shared
@@ -129,6 +135,37 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
     assert (states, found.faults) == ({"deleted"}, [])
     assert found.files == len([*cold_folder.rglob("*.parquet")])
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
+
+
+@pytest.mark.guarantee("cold-verified")
+def test_a_run_that_ends_while_bodies_are_replaced_is_continued(cells, migrate_store, spec, cold_folder, monkeypatch):
+    """The next one replaces the remaining bodies of the live file from its own list; cold ones are not fetched."""
+    publish, shards = ShardFiles.publish, internals_of(migrate_store).shards
+
+    def interrupted(files, file, written, replaces=None):
+        assert publish(files, file, written, replaces)
+        # As if the reply to an UPDATE of a part of the cells had been lost.
+        (live,) = files.all("live", file_id=file.file_id)
+        listed = list(cells_of(live, content_in(open_target(str(cold_folder)), live)))
+        changes = []
+        for stored in internals_of(migrate_store).read_stored(live.shard, [cell.added_id for cell, _ in listed[::2]]):
+            (place,) = [place for cell, place in listed if cell.added_id == stored.added_id]
+            reference = reference_body(live.file_id, *place, exact_text(stored.body)[0])
+            changes.append((stored.added_id, digest_of(stored.body), reference))
+        shards.execute(live.shard, update_bodies(shards.database(live.shard), changes))
+        raise RuntimeError("interrupted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFiles, "publish", interrupted)
+        with pytest.raises(RuntimeError, match="interrupted"):
+            TIER.run(migrate_store, spec)
+    assert any(map(is_reference, bodies(migrate_store).values()))
+    fetched = cache().misses
+    TIER.run(migrate_store, spec)
+    assert cache().misses == fetched
+    found = verify(migrate_store, range(4))
+    assert (found.faults, found.cells) == ([], sum(key.column_name != "HOT" for key in cells))
+    assert found.files == len([*cold_folder.rglob("*.parquet")])
 
 
 def texts_of_every_kind(count, chance):
