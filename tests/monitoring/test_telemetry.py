@@ -16,7 +16,7 @@ from schemaless.base.events import Advanced, Step, ignore_events
 from schemaless.monitoring import telemetry
 from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
-from tests.cold import ColdMaker
+from tests.cold import ColdFolder
 
 DOCUMENT = {"said": "the-document-says-this"}
 
@@ -159,7 +159,7 @@ def test_retries_and_waits_are_reported(traced, told, row, by_hand):
 def test_fetches_from_cold_files_are_counted(fresh_store, told, row, by_hand, tmp_path):
     """The first read of a row group fetches it, the next ones find it in the cache."""
     fresh_store.put_cell(row, "BASE", 1, DOCUMENT)
-    ColdMaker(fresh_store, by_hand(fresh_store), tmp_path)(list(fresh_store.get_stored_versions(row, "BASE")))
+    ColdFolder(fresh_store, by_hand(fresh_store), tmp_path).freeze([(row, "BASE", 1)])
     telemetry.instrument(fresh_store, spans=False, meter_provider=told.meters)
     name = (("schemaless.datastore", fresh_store.name),)
 

@@ -22,7 +22,7 @@ from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
-from tests.cold_files import ColdFolder
+from tests.cold import ColdFolder
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -33,7 +33,7 @@ Rows = list[uuid.UUID]
 @pytest.fixture
 def cold(fresh_store: Datastore, by_hand: Callable[[Datastore], Shards], tmp_path: Path) -> ColdFolder:
     """The cold store of the datastore."""
-    return ColdFolder(fresh_store, by_hand, tmp_path / "cold")
+    return ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold")
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ def test_files_that_no_cell_refers_to_and_unfinished_ones_are_free_of_the_docume
     """A file may have a document whose cell has its body back, or not yet a reference; a killed writer left a copy."""
     shard = erase_store.shard_of(rows[0])
     cells = list(fresh_store.scan_shard(shard))
-    complete = cold.written(cold.listed(cells), cells)
+    complete = cold.listed(cells)
+    cold.published(complete, cold.put(complete, cells))
     unfinished, stalled = cold.listed(cells), cold.listed(cells)
     cold.put(unfinished, cells)
     temporary = cold.folder / "tmp" / f"{shard:04d}-abcd-{stalled.name.rpartition('/')[2]}"
-    temporary.parent.mkdir()
     temporary.write_bytes(b"a part of a document")
     erase(erase_store, rows[0])
 

@@ -12,7 +12,7 @@ from schemaless.base.events import Advanced, only, together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.internals import internals_of
-from tests.cold_files import ColdFolder
+from tests.cold import ColdFolder
 
 pytestmark = pytest.mark.mysql
 
@@ -171,7 +171,7 @@ def test_check_looks_at_references_without_their_files(fresh_store, new_row, by_
     rows = [new_row() for _ in range(20)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
-    folder = ColdFolder(fresh_store, by_hand, tmp_path / "cold")
+    folder = ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold")
     folder.freeze([(row, "BASE", 1) for row in rows[:10]])
     (tmp_path / "cold").rename(tmp_path / "away")
     report = check(fresh_store)

@@ -35,9 +35,10 @@ from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.cold.fetching import cache
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
-from tests.cold_files import ColdFolder
+from tests.cold import ColdFolder
 from tests.ops.migrate.kills import Kills
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -71,10 +72,12 @@ def test_a_cold_cell_is_neither_a_difference_nor_the_base_of_one(fresh_store, mi
     row, column = next(pair for pair, versions in rows.items() if len(versions) == 40)
     cold = [(row, column, 3 * n) for n in (*range(20), *range(20, 40, 2))]
     documents = {n: fresh_store.get_cell(row, column, 3 * n).body for n in range(40)}
-    ColdFolder(fresh_store, by_hand, tmp_path / "cold").freeze(cold)
+    ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold").freeze(cold)
+    fetched = cache().misses
     total = migrate.run(migrate_store, HISTORY).by_column()[column]
 
     assert total.cold == len(cold)
+    assert cache().misses == fetched
     found = formats(fresh_store)
     assert {key for key, name in found.items() if name == "cold"} == set(cold)
     assert found[row, column, 63] == "msgpack+delta"

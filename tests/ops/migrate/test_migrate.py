@@ -26,7 +26,7 @@ from schemaless.ops.migrate.sql import select_block, update_bodies
 from schemaless.ops.migrate.verify import check, verify
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
-from tests.cold_files import ColdFolder
+from tests.cold import ColdFolder
 from tests.packets import small_packets
 
 pytestmark = [pytest.mark.mysql]
@@ -98,7 +98,7 @@ def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy,
 def test_cold_cells_are_left_alone_and_counted(fresh_store, legacy, migrate_store, by_hand, tmp_path):
     """Their bodies stay references, also if they are in a column of interest; a plan counts them too."""
     cold = [key[:3] for key in legacy[::3]]
-    ColdFolder(fresh_store, by_hand, tmp_path / "cold").freeze(cold)
+    ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold").freeze(cold)
     before = everything(fresh_store)
     plan = plan_migration(fresh_store, exact=True)
     total = migrate.run(migrate_store, MigrateSpec(columns=("A",))).by_column()["A"]

@@ -26,7 +26,7 @@ from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
-from tests.cold import ColdMaker
+from tests.cold import ColdFolder
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -43,21 +43,17 @@ def store(fresh_store):
 
 
 @pytest.fixture
-def make_cold(store, by_hand, tmp_path):
-    return ColdMaker(store, by_hand(store), tmp_path)
+def folder(store, by_hand, tmp_path):
+    return ColdFolder(store, by_hand(store), tmp_path)
 
 
 @pytest.fixture
-def cold_file(store, row, make_cold):
+def cold_file(store, row, folder):
     """A row with some versions, all but the last of them in a file."""
     for ref_key in range(1, COUNT + 1):
         store.put_cell(row, "BASE", ref_key, document(ref_key))
-    stored = list(store.get_stored_versions(row, "BASE", descending=False, limit=None))
-    return make_cold(stored[:-1])
-
-
-def path_of(make_cold, file):
-    return make_cold.target.open_input(file.name)
+    (file,) = folder.freeze([(row, "BASE", ref_key) for ref_key in range(1, COUNT)])
+    return file
 
 
 def forgetful(store):
@@ -114,15 +110,23 @@ def test_a_cold_cell_takes_the_statements_of_a_hot_one(store, row, cold_file, mo
     assert count(lambda: store.put_cell(row, "BASE", COUNT, document(COUNT))) == 1
 
 
-def test_latest_cells_may_be_cold(store, new_row, make_cold):
+def test_jobs_read_cells_without_their_documents(store, row, cold_file):
+    """The references are returned as they are stored, and no file is read."""
+    fetched, internals, shard = cache().misses, internals_of(store), store.shard_of(row)
+    scanned = [cell for cell in internals.scan(shard, cold=False) if cell.row_key == row]
+    read = list(internals.read_stored(shard, [cell.added_id for cell in scanned], cold=False))
+    assert [cell.body for cell in read] == [cell.body for cell in scanned]
+    assert sum(is_reference(cell.body) for cell in read) == COUNT - 1
+    with pytest.raises(ColdBodyMissing, match="is not available here"):
+        read[0].decode()
+    assert cache().misses == fetched
+
+
+def test_latest_cells_may_be_cold(store, new_row, folder):
     """Many at once, whole rows, and rows that are fetched for an index."""
     rows = [new_row() for _ in range(20)]
     store.put_cells([NewCell(row, name, 1, document(7)) for row in rows for name in ("BASE", "NOTE")])
-    by_shard = {}
-    for row in rows:
-        by_shard.setdefault(store.shard_of(row), []).extend(store.get_stored_versions(row, "BASE"))
-    for cells in by_shard.values():
-        make_cold(cells)
+    folder.freeze([(row, "BASE", 1) for row in rows])
     latest = store.get_cells_latest([(row, name) for row in rows for name in ("BASE", "NOTE")])
     assert len(latest) == 40
     assert all(cell.body == document(7) for cell in latest.values())
@@ -162,52 +166,51 @@ def test_stored_cells_are_copied_with_their_documents(store, row, cold_file, new
         store.put_stored_cells([NewStoredCell(copy, "BASE", 99, bytes(stored[-1].body))])
 
 
-def test_a_delta_may_have_a_cold_base(store, row, cold_file, make_cold):
+def test_a_delta_may_have_a_cold_base(store, row, cold_file, folder):
     """The base's document is read from its file."""
     dumps = ENGINE.msgpack.dumps
     body = encode_delta(ENGINE.msgpack, dumps(document(2)), 3, dumps(document(3)))
-    make_cold.write(store.shard_of(row), store.get_cell(row, "BASE", 2).added_id, body)
+    folder.write(store.shard_of(row), store.get_cell(row, "BASE", 2).added_id, body)
     assert store.get_cell(row, "BASE", 2).body == document(2)
     assert [cell.body for cell in store.get_versions(row, "BASE", limit=None)][-2] == document(2)
     assert not store.put_cell(row, "BASE", 2, document(2)).created
 
 
-def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, make_cold):
+def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, folder):
     """The cell and its file are read again: a new generation, a tombstone, a body that is whole again."""
-    files, shard = ShardFiles(make_cold.shards, store.shard_of(row)), store.shard_of(row)
+    files, shard = ShardFiles(folder.shards, store.shard_of(row)), store.shard_of(row)
     assert store.get_cell(row, "BASE", 1).body == document(1)
     erased = store.get_cell(row, "BASE", 2)
-    content = without_documents(make_cold.target.read(cold_file.name), {erased.added_id})
+    content = without_documents(folder.target.read(cold_file.name), {erased.added_id})
     rewritten = files.list_new(
         cold_file.incarnation, cold_file.first_id, cold_file.last_id, file_id=cold_file.file_id, generation=1
     )
-    make_cold.target.put(rewritten.name, content.data, "test")
-    assert files.publish(rewritten, {"file_bytes": len(content.data), "sha256": content.sha256}, cold_file)
-    make_cold.target.delete([cold_file.name])
+    folder.target.put(rewritten.name, content.data, "test")
+    folder.published(rewritten, content, cold_file)
+    folder.target.delete([cold_file.name])
     cache().clear()
     assert store.get_cell(row, "BASE", 1).body == document(1)
     with pytest.raises(ColdBodyMissing, match="does not have it any more"):
         store.get_cell(row, "BASE", 2)
-    make_cold.write(shard, erased.added_id, tombstone(7))
+    folder.write(shard, erased.added_id, tombstone(7))
     assert store.get_cell(row, "BASE", 2) is None
     # An older backup of the shard lists the first generation, and a reader finds the later one.
-    database = make_cold.shards.database(shard).encode()
-    make_cold.shards.execute(shard, b"DELETE FROM `%b`.cold_file WHERE generation=1" % database)
-    make_cold.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
+    database = folder.shards.database(shard).encode()
+    folder.shards.execute(shard, b"DELETE FROM `%b`.cold_file WHERE generation=1" % database)
+    folder.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
     with forgetful(store) as other:
         assert other.get_cell(row, "BASE", 1).body == document(1)
 
 
 @pytest.mark.guarantee("cold-present", "corruption-detected")
-def test_faults_of_files_name_the_cell(store, row, cold_file, make_cold):
+def test_faults_of_files_name_the_cell(store, row, cold_file, folder):
     """Other cells are read; nothing is changed."""
-    path = path_of(make_cold, cold_file)
-    content = make_cold.target.read(cold_file.name)
+    content = folder.target.read(cold_file.name)
     cell = store.get_cell(row, "BASE", 1)
     for damage, error in ((content[:-1], ColdFileDamaged), (None, ColdBodyMissing)):
-        make_cold.target.delete([cold_file.name])
+        folder.target.delete([cold_file.name])
         if damage is not None:
-            make_cold.target.put(cold_file.name, damage, "test")
+            folder.target.put(cold_file.name, damage, "test")
         cache().clear()
         with pytest.raises(error) as caught:
             store.get_cell(row, "BASE", 1)
@@ -216,17 +219,16 @@ def test_faults_of_files_name_the_cell(store, row, cold_file, make_cold):
         assert store.get_cell(row, "BASE", COUNT).body == document(COUNT)
         stored = list(store.get_stored_versions(row, "BASE", limit=None))
         assert len(stored) == COUNT
-    assert path.endswith(".parquet")
 
 
 @pytest.mark.guarantee("cold-present")
-def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_row, cold_file, make_cold, tmp_path):
+def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_row, cold_file, folder, tmp_path):
     """Hot cells are read and written, in the same batch too, and no breaker opens."""
     elsewhere = tmp_path / "file"
     elsewhere.write_text("not a folder")
     internals = internals_of(store)
     name = store.name.encode()
-    root = make_cold.shards.pool_for(internals.catalog.node)
+    root = folder.shards.pool_for(internals.catalog.node)
     root.execute(b"UPDATE `%b`.cold_store SET uri='%b'" % (name, str(elsewhere).encode()))
     with forgetful(store) as other:
         with pytest.raises(ColdStoreUnavailable, match="cannot be read") as caught:
