@@ -6,6 +6,7 @@ may be re-encoded at any time.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections import OrderedDict
@@ -190,18 +191,25 @@ def encode_delta(serializer: Serializer, payload: Payload, base: int, base_paylo
     pair_bytes = len(payload) + len(base_payload)
     if pair_bytes > MAX_PAIR_BYTES:
         return None
-    parameters = zstandard.ZstdCompressionParameters.from_level(
+    sizes = len(payload).bit_length(), len(base_payload).bit_length()
+    parameters = _parameters(*sizes, max(_WINDOW_LOG_MIN, pair_bytes.bit_length()))
+    compressor = zstandard.ZstdCompressor(dict_data=_raw(base_payload), compression_params=parameters)
+    frame = compressor.compress(payload)
+    return enveloped(serializer.id << 4 | DELTA, base.to_bytes(_BASE_BYTES, "big") + frame)
+
+
+@functools.cache
+def _parameters(payload_bits: int, base_bits: int, window_log: int) -> zstandard.ZstdCompressionParameters:
+    """Return parameters for payloads of these lengths in bits. Creating them takes longer than compressing does."""
+    return zstandard.ZstdCompressionParameters.from_level(
         _LEVEL,
-        source_size=len(payload),
-        dict_size=len(base_payload),
-        window_log=max(_WINDOW_LOG_MIN, pair_bytes.bit_length()),
+        source_size=1 << payload_bits,
+        dict_size=1 << base_bits,
+        window_log=window_log,
         write_checksum=True,
         write_content_size=True,
         write_dict_id=False,
     )
-    compressor = zstandard.ZstdCompressor(dict_data=_raw(base_payload), compression_params=parameters)
-    frame = compressor.compress(payload)
-    return enveloped(serializer.id << 4 | DELTA, base.to_bytes(_BASE_BYTES, "big") + frame)
 
 
 def apply_delta(delta: Delta, base_payload: Payload, max_bytes: int) -> bytes:
