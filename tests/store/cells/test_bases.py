@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless import BaseDiffers, BaseMissing, CellConflict, ColdBodyMissing, CorruptBody, NewStoredCell
+from schemaless import (
+    BaseDiffers,
+    BaseMissing,
+    CellConflict,
+    ColdBodyMissing,
+    CorruptBody,
+    NewStoredCell,
+    UnknownFormat,
+)
 from schemaless.base.events import only
 from schemaless.codec.deltas import encode_delta
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_delta, tombstone
+from schemaless.codec.envelope import decode_body, describe_body, encode_body, enveloped, is_delta, tombstone
 from schemaless.codec.references import reference_body
+from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import Fault, check
 from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.paging import PageSize, Scan
@@ -210,6 +220,33 @@ def test_a_base_that_is_lost_is_named_with_the_cell(versions, store, body, error
             except CorruptBody:
                 found[cell.ref_key] = False
     assert [ref_key for ref_key, same in found.items() if not same] == list(range(1, 21))
+
+
+@pytest.mark.guarantee("corruption-detected")
+@pytest.mark.parametrize(("head", "problem"), [(0x14, "compressor 4 is unknown"), (0xF2, "serializer 15 is unknown")])
+def test_a_body_in_the_format_of_a_later_version_is_refused(versions, store, tail_store, migrate_store, head, problem):
+    """By every call, also as what others depend on; and it stays. So versions that know no deltas refuse those."""
+    row, later = versions.row, enveloped(head, delta(35)[2:-4])
+    versions.write(35, later)
+    for call in (
+        lambda: store.get_cell(row, "BASE", 35),
+        lambda: list(store.get_versions(row, "BASE", before=36, descending=True)),
+        lambda: store.put_cell(row, "BASE", 35, document(35)),
+    ):
+        with pytest.raises(UnknownFormat, match=problem) as caught:
+            call()
+        assert caught.value.key == (row, "BASE", 35)
+    for call in (
+        lambda: store.get_cell(row, "BASE", 34),
+        lambda: list(tail_store.iter_shard(versions.shard)),
+        lambda: [cell.decode() for cell in store.scan_shard(versions.shard)],
+    ):
+        with pytest.raises(BaseMissing, match=f"version 35 .* is damaged: .*{problem}"):
+            call()
+    faults = {"UnknownFormat": 1, "BaseMissing": 34}
+    assert check(store, [versions.shard]).faults == faults
+    assert migrate.run(migrate_store, MigrateSpec("packed+zstd")).total().left == faults
+    assert {cell.ref_key: cell.body for cell in store.scan_shard(versions.shard)}[35] == later
 
 
 @pytest.mark.guarantee("corruption-detected")
