@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import store_option
 from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import TOOLS, Tool, faults, read_dump
@@ -29,12 +30,12 @@ def backup() -> None:
 
 
 @backup.command(cls=ReadOnlyCommand)
-@click.option("--to", "folder", required=True, metavar="DIR", help="Folder for the files of the backup.")
-@click.option(
+@option("--to DIR", "Folder for the files of the backup.", name="folder", required=True)
+@option(
     "--tool",
+    "Dump SQL with mysqldump or mariadb-dump, or copy the files of whole servers.",
     type=click.Choice(TOOLS),
     default="dump",
-    help="Dump SQL with mysqldump or mariadb-dump, or copy the files of whole servers.",
 )
 @store_option
 @json_option
@@ -68,8 +69,8 @@ def plan(folder: str, tool: Tool, store: Datastore) -> None:
 
 @backup.command(cls=ReadOnlyCommand)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--shards", type=click.IntRange(min=1), metavar="N", help="Number of shards, needed for folders.")
-@click.option("--datastore", metavar="NAME", help="Name of the datastore, if the folders have several.")
+@option("--shards N", "Number of shards, needed for folders.", type=click.IntRange(min=1))
+@option("--datastore NAME", "Name of the datastore, if the folders have several.")
 @json_option
 def check(paths: tuple[Path, ...], shards: int | None, datastore: str | None) -> int:
     """Check that dumps or copies of files are complete.

@@ -22,6 +22,7 @@ from schemaless.bench.results import BASELINE, STAGES, Result
 from schemaless.bench.rounds import Benchmark
 from schemaless.bench.versions import codecs_with_versions, version_bytes
 from schemaless.cell import JSONDocument
+from schemaless.cli.option import option
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.fields import field_at, row_key_in
@@ -56,55 +57,49 @@ _SETS_PER_TABLE = 6
 
 @bench.command("codecs", cls=ReadOnlyCommand)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--corpus",
-    "sets",
+@option(
+    "--corpus NAME",
+    "Built-in documents: logbooks (those of the demo), small, medium, large, huge, extremes (all of the "
+    "following), " + ", ".join(corpora.EXTREMES) + ". May be repeated.",
+    name="sets",
     multiple=True,
     type=click.Choice([*corpora.names(), *_SETS]),
-    metavar="NAME",
-    help="Built-in documents: logbooks (those of the demo), small, medium, large, huge, extremes (all of the "
-    "following), " + ", ".join(corpora.EXTREMES) + ". May be repeated.",
 )
-@click.option(
+@option(
     "--rounds",
+    "Number of measurement rounds; more rounds give more precise figures.",
     type=click.IntRange(1, 1000),
     default=5,
-    help="Number of measurement rounds; more rounds give more precise figures.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Use only the first N documents.")
-@click.option(
-    "--row-key",
-    metavar="PATH",
-    help="Field that contains the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that "
+@option("--limit N", "Use only the first N documents.", type=click.IntRange(1))
+@option(
+    "--row-key PATH",
+    "Field that contains the row key, as for 'schemaless load'. A dictionary is only evaluated on rows that "
     "it was not trained on.  [default: each document is its own row]",
 )
-@click.option(
-    "--versions",
-    metavar="PATH",
-    help="Field that all versions of a document have in common; the file has them in order. Show only the bytes per "
+@option(
+    "--versions PATH",
+    "Field that all versions of a document have in common; the file has them in order. Show only the bytes per "
     "version, whole and as differences, without measuring times.",
 )
-@click.option(
-    "--serializer",
-    "only_serializers",
-    multiple=True,
-    metavar="NAME",
-    help="Measure only this serializer: " + ", ".join(SERIALIZER_NAMES) + ", 'store json', 'store msgpack' or "
+@option(
+    "--serializer NAME",
+    "Measure only this serializer: " + ", ".join(SERIALIZER_NAMES) + ", 'store json', 'store msgpack' or "
     "'store packed'. May be repeated.",
-)
-@click.option(
-    "--compressor",
-    "only_compressors",
+    name="only_serializers",
     multiple=True,
-    metavar="NAME",
-    help=f"Measure only this compressor: {', '.join(COMPRESSOR_NAMES)} or {dictionaries.NAME}. May be repeated.",
 )
-@click.option(
-    "--out",
-    "folder",
+@option(
+    "--compressor NAME",
+    f"Measure only this compressor: {', '.join(COMPRESSOR_NAMES)} or {dictionaries.NAME}. May be repeated.",
+    name="only_compressors",
+    multiple=True,
+)
+@option(
+    "--out FOLDER",
+    "Write the result to this folder: an HTML page, charts, JSON, CSV and the schemas.",
+    name="folder",
     type=OutputFolder(),
-    metavar="FOLDER",
-    help="Write the result to this folder: an HTML page, charts, JSON, CSV and the schemas.",
 )
 @json_option
 def codecs(
@@ -226,13 +221,13 @@ def _article_row(figures: Figures) -> list[float]:
 
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
     stores = [f"store {serializer.name}" for serializer in SERIALIZERS.values()]
-    for option, given, known in (
+    for flag, given, known in (
         ("--serializer", serializers, (*SERIALIZER_NAMES, *stores)),
         ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:
             if name not in known:
-                raise InvalidInput(f"{option}: unknown name {name!r}; use one of {', '.join(known)}")
+                raise InvalidInput(f"{flag}: unknown name {name!r}; use one of {', '.join(known)}")
 
 
 def _compare_versions(readers: Sequence[Callable[[], Corpus]]) -> int:

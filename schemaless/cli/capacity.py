@@ -16,6 +16,7 @@ from schemaless.base.numbers import Interval, added, bytes_text
 from schemaless.cli.capacity_advise import advise_command
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
+from schemaless.cli.option import option
 from schemaless.cli.options import choice_options, datastore_option, store_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
@@ -105,9 +106,8 @@ def disk_of(text: str) -> tuple[str, GivenDisk]:
 
 
 def _disk_option(overrides: str) -> Callable[[Any], Any]:
-    names = ("--disk", "disks")
-    help_text = f"{_DISK_HELP} {overrides}"
-    return click.option(*names, type=disk_of, multiple=True, metavar="CLUSTER=TOTAL[:FREE]", help=help_text)
+    usage = "--disk CLUSTER=TOTAL[:FREE]"
+    return option(usage, f"{_DISK_HELP} {overrides}", name="disks", type=disk_of, multiple=True)
 
 
 def shares_of(text: str) -> tuple[float, ...]:
@@ -118,13 +118,13 @@ def shares_of(text: str) -> tuple[float, ...]:
 @capacity.command()
 @store_option
 @_disk_option("Overrides what the servers report.")
-@click.option(
+@option(
     "--engine",
+    "Also try the sampled cells in this storage engine, for 'capacity report --engine'.",
     type=click.Choice(list(ENGINES)),
-    help="Also try the sampled cells in this storage engine, for 'capacity report --engine'.",
 )
-@click.option("--no-keep", is_flag=True, help="Do not save the measurement in the catalog.")
-@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@option("--no-keep", "Do not save the measurement in the catalog.", is_flag=True)
+@option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @json_option
 def measure(
     store: Datastore, disks: tuple[tuple[str, GivenDisk], ...], engine: str | None, no_keep: bool, seed: int | None
@@ -236,9 +236,7 @@ def _show_growth(measurement: Measurement) -> None:
 
 @capacity.command(cls=ReadOnlyCommand)
 @store_option
-@click.option(
-    "--last", type=click.IntRange(min=1), default=30, metavar="N", help="List only the N newest measurements."
-)
+@option("--last N", "List only the N newest measurements.", type=click.IntRange(min=1), default=30)
 @json_option
 def history(store: Datastore, last: int) -> None:
     """List the measurements saved in the catalog, oldest first.
@@ -285,60 +283,48 @@ def _history_row(number: int, measurement: Measurement) -> list[Any]:
 
 @capacity.command(cls=ReadOnlyCommand)
 @datastore_option(required=False)
-@click.option(
-    "--scenarios",
-    "scenario_file",
+@option(
+    "--scenarios FILE",
+    "TOML file of scenarios to compare side by side, and of the datastores to report on together.",
+    name="scenario_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="TOML file of scenarios to compare side by side, and of the datastores to report on together.",
 )
-@click.option("--to", "codec", metavar="CODEC", help="Codec to re-encode to.  [default: the recommended one]")
-@click.option(
+@option("--to CODEC", "Codec to re-encode to.  [default: the recommended one]", name="codec")
+@option(
     "--engine",
+    "Also compare with this storage engine, with sizes predicted from sampled cells.",
     type=click.Choice(list(ENGINES)),
-    help="Also compare with this storage engine, with sizes predicted from sampled cells.",
 )
 @choice_options
 @_disk_option("Overrides the measured disk.")
-@click.option("--fresh", is_flag=True, help="Take a new measurement for this report, without saving it.")
-@click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write an HTML page with charts.")
-@click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write the main charts as a picture.")
-@click.option(
-    "--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - prints only the CSV."
-)
-@click.option(
-    "--thresholds",
+@option("--fresh", "Take a new measurement for this report, without saving it.", is_flag=True)
+@option("--html FILE", "Also write an HTML page with charts.", name="html_file", type=_FILE)
+@option("--png FILE", "Also write the main charts as a picture.", name="png_file", type=_FILE)
+@option("--csv FILE", "Also write every figure as CSV; - prints only the CSV.", name="csv_file", type=_FILE)
+@option(
+    "--thresholds SHARES",
+    "Fill levels for which the report gives a date, besides full.  [default: 80%,90%]",
     type=shares_of,
-    metavar="SHARES",
-    help="Fill levels for which the report gives a date, besides full.  [default: 80%,90%]",
 )
-@click.option(
-    "--lead-time",
-    "lead_days",
+@option(
+    "--lead-time DAYS",
+    "Days from ordering a disk until it is in use; adds the latest date for ordering one.",
+    name="lead_days",
     type=float,
-    metavar="DAYS",
-    help="Days from ordering a disk until it is in use; adds the latest date for ordering one.",
 )
-@click.option(
-    "--price-per-tb",
+@option("--price-per-tb PRICE", "Price of a TB (1,000 GB) of disk; adds the cost of a year's growth.", type=float)
+@option(
+    "--fail-below DAYS",
+    "Exit with status 1 unless all disks last at least this long.",
+    name="fail_below_days",
     type=float,
-    metavar="PRICE",
-    help="Price of a TB (1,000 GB) of disk; adds the cost of a year's growth.",
 )
-@click.option(
-    "--fail-below",
-    "fail_below_days",
-    type=float,
-    metavar="DAYS",
-    help="Exit with status 1 unless all disks last at least this long.",
-)
-@click.option("--all", "show_all", is_flag=True, help="Print every table.")
-@click.option(
-    "--seed",
+@option("--all", "Print every table.", name="show_all", is_flag=True)
+@option(
+    "--seed N",
+    "Seed of the simulated futures, and of the samples with --fresh; the same seed gives the same report.",
     type=int,
     default=1,
-    metavar="N",
-    help="Seed of the simulated futures, and of the samples with --fresh; the same seed gives the same report.",
 )
 @json_option
 @click.pass_context

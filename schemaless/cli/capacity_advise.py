@@ -10,6 +10,7 @@ import click
 
 from schemaless.base.events import Step, only
 from schemaless.base.numbers import Interval
+from schemaless.cli.option import option
 from schemaless.cli.options import choice_options, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.planning.capacity.advice import Suggestion, suggestions
@@ -27,11 +28,10 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, ou
 @click.command("advise", cls=ReadOnlyCommand)
 @store_option
 @choice_options
-@click.option(
-    "--price-per-tb",
+@option(
+    "--price-per-tb PRICE",
+    "Price of a TB (1,000 GB) of disk; shows what is saved in an average month as a price.",
     type=FiniteRange(min=0),
-    metavar="PRICE",
-    help="Price of a TB (1,000 GB) of disk; shows what is saved in an average month as a price.",
 )
 @json_option
 def advise_command(store: Datastore, price_per_tb: float | None, **limits: Any) -> int:

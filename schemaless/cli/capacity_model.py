@@ -12,6 +12,7 @@ import click
 
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import ZERO, Interval, bytes_text
+from schemaless.cli.option import option
 from schemaless.cli.quantities import (
     FiniteRange,
     count_of,
@@ -94,127 +95,94 @@ class _Variant:
         return f": {', '.join(texts)} ({share * 100:.0f} %)" if texts else ""
 
 
-def _range_option(
-    flag: str, parse: Callable[[str], float], metavar: str, help_text: str, **settings: Any
-) -> Callable[[Any], Any]:
-    name = settings.pop("name", flag[2:].replace("-", "_"))
-    return click.option(flag, name, type=range_of(parse), metavar=metavar, help=help_text, **settings)
-
-
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command("model", cls=ReadOnlyCommand)
-@_range_option(
-    "--documents-per-day", count_of, "NUMBER", "New documents a day at the start, such as 1000000 or 1M.", required=True
-)
-@_range_option(
-    "--bytes-per-document",
-    size_of,
-    "SIZE",
-    "Disk space of one document including row and index, such as 20kB. If you only know the body, use --body.",
-)
-@_range_option(
-    "--body",
-    size_of,
-    "SIZE",
-    "Length of a stored body, instead of --bytes-per-document; the command adds the row, its index "
-    "entry and the free pages of InnoDB.",
-)
-@_range_option(
-    "--bytes-per-document-after",
-    size_of,
-    "SIZE",
-    "Disk space of one document after re-encoding, for a side-by-side comparison.",
-)
-@click.option(
-    "--codec",
-    "codecs",
-    multiple=True,
-    metavar="NAME[=RATIO]",
-    help="Codec to compare with, and the size of its bodies relative to now, such as msgpack+zstd=12%..14%..17%. "
-    "Without RATIO, Uber's figures of 2016 are used for json+zlib and msgpack+zlib. May be repeated.",
-)
-@click.option(
-    "--codec-now",
-    default="legacy",
-    metavar="NAME",
-    help="Codec of the bodies now, for a --codec without RATIO; legacy is JSON text.",
-)
-@click.option(
-    "--server", type=click.Choice(list(_LAYOUTS)), default="mysql", help="Server whose page layout is used for --body."
-)
-@click.option("--column", default="BASE", help="Column name, which is also stored in every row; for --body.")
-@_range_option(
-    "--disk",
-    size_of,
-    "SIZE",
-    "Disk size of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
-    name="disk_bytes_per_host",
+@option(
+    "--documents-per-day NUMBER",
+    "New documents a day at the start, such as 1000000 or 1M.",
+    type=range_of(count_of),
     required=True,
 )
-@_range_option(
-    "--overhead",
-    share_of,
-    "SHARE",
+@option(
+    "--bytes-per-document SIZE",
+    "Disk space of one document including row and index, such as 20kB. If you only know the body, use --body.",
+    type=range_of(size_of),
+)
+@option(
+    "--body SIZE",
+    "Length of a stored body, instead of --bytes-per-document; the command adds the row, its index "
+    "entry and the free pages of InnoDB.",
+    type=range_of(size_of),
+)
+@option(
+    "--bytes-per-document-after SIZE",
+    "Disk space of one document after re-encoding, for a side-by-side comparison.",
+    type=range_of(size_of),
+)
+@option(
+    "--codec NAME[=RATIO]",
+    "Codec to compare with, and the size of its bodies relative to now, such as msgpack+zstd=12%..14%..17%. "
+    "Without RATIO, Uber's figures of 2016 are used for json+zlib and msgpack+zlib. May be repeated.",
+    name="codecs",
+    multiple=True,
+)
+@option(
+    "--codec-now NAME", "Codec of the bodies now, for a --codec without RATIO; legacy is JSON text.", default="legacy"
+)
+@option("--server", "Server whose page layout is used for --body.", type=click.Choice(list(_LAYOUTS)), default="mysql")
+@option("--column", "Column name, which is also stored in every row; for --body.", default="BASE")
+@option(
+    "--disk SIZE",
+    "Disk size of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
+    name="disk_bytes_per_host",
+    type=range_of(size_of),
+    required=True,
+)
+@option(
+    "--overhead SHARE",
     "Share of the disk that is not available for cells (system, logs, working space), such as 40% or 0.4.",
     name="overhead_share",
+    type=range_of(share_of),
     default="0%",
 )
-@_range_option(
-    "--stored",
-    size_of,
-    "SIZE",
+@option(
+    "--stored SIZE",
     "Disk space of the cells on all hosts at the start, including all copies.  [default: 0]",
     name="stored_bytes",
+    type=range_of(size_of),
 )
-@click.option("--copies", default=1, help="Copies of each cell, including replicas.")
-@click.option("--hosts", type=int, help="Number of hosts, including replicas.  [default: as many as --copies]")
-@_range_option(
-    "--growth",
-    growth_of,
-    "SHARE",
+@option("--copies", "Copies of each cell, including replicas.", default=1)
+@option("--hosts", "Number of hosts, including replicas.  [default: as many as --copies]", type=int)
+@option(
+    "--growth SHARE",
     "Growth in the number of documents a day over 365 days, such as 50%, 20%..50%..80% or -10%.",
     name="growth_share_per_year",
+    type=range_of(growth_of),
     default="0%",
 )
-@click.option(
+@option(
     "--growth-kind",
+    "linear adds the same number each day; compound multiplies by the same factor.",
     type=click.Choice(["linear", "compound"]),
     default="compound",
-    help="linear adds the same number each day; compound multiplies by the same factor.",
 )
-@click.option(
-    "--weekdays",
+@option(
+    "--weekdays MON,...,SUN",
+    "Weights of Monday to Sunday, such as 1,1,1,1,1.3,0.8,0.6; only their proportions count.",
     type=weekdays_of,
-    metavar="MON,...,SUN",
-    help="Weights of Monday to Sunday, such as 1,1,1,1,1.3,0.8,0.6; only their proportions count.",
 )
-@click.option(
-    "--retention",
-    "retention_days",
-    type=float,
-    metavar="DAYS",
-    help="Age at which cells are deleted.  [default: never]",
+@option("--retention DAYS", "Age at which cells are deleted.  [default: never]", name="retention_days", type=float)
+@option("--start YYYY-MM-DD", "First day of the calculation. [default: today, UTC]", type=_DAY)
+@option(
+    "--for-days DAYS", "Also show the number of hosts needed for this period, and the headroom at its end.", type=float
 )
-@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="First day of the calculation. [default: today, UTC]")
-@click.option(
-    "--for-days",
-    type=float,
-    metavar="DAYS",
-    help="Also show the number of hosts needed for this period, and the headroom at its end.",
-)
-@click.option(
-    "--until",
-    type=_DAY,
-    metavar="YYYY-MM-DD",
-    help="Like --for-days, for the period that ends at the start of this day.",
-)
-@click.option(
-    "--price-per-tb",
+@option("--until YYYY-MM-DD", "Like --for-days, for the period that ends at the start of this day.", type=_DAY)
+@option(
+    "--price-per-tb PRICE",
+    "Price of a TB (1,000 GB) of disk; adds the cost of a month's documents, at the present rate.",
     type=FiniteRange(min=0),
-    metavar="PRICE",
-    help="Price of a TB (1,000 GB) of disk; adds the cost of a month's documents, at the present rate.",
 )
 @json_option
 def model_command(

@@ -9,6 +9,7 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
+from schemaless.cli.option import option
 from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, store_option, time_of, url_option
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.legacy import check_text_finite, read_json
@@ -140,7 +141,7 @@ def _print_put(done: Put, shard: int) -> None:
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int, required=False)
-@click.option("--at", metavar="TIME", help="The latest version stored by this time, such as 2026-03-01T12:00+00:00.")
+@option("--at TIME", "The latest version stored by this time, such as 2026-03-01T12:00+00:00.")
 @store_option
 @json_option
 def get(row_key: str, column: str, ref_key: int | None, at: str | None, store: Datastore) -> int:
@@ -182,7 +183,7 @@ def cell_facts(cell: Cell | Any) -> dict[str, Any]:
 @cell.command(cls=ReadOnlyCommand)
 @click.argument("row_key")
 @click.argument("column", required=False)
-@click.option("--limit", type=click.IntRange(min=1), default=50, help="Maximum number of versions to list per column.")
+@option("--limit", "Maximum number of versions to list per column.", type=click.IntRange(min=1), default=50)
 @store_option
 @json_option
 def history(row_key: str, column: str | None, limit: int, store: Datastore) -> int:

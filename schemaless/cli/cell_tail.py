@@ -12,6 +12,7 @@ from typing import cast
 import click
 
 from schemaless.cell import Page, StoredCell
+from schemaless.cli.option import option
 from schemaless.cli.options import shards_option, store_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import CorruptBody, InvalidInput
@@ -31,24 +32,21 @@ _HELD_POLL_S = 0.02
 @click.command(cls=ReadOnlyCommand)
 @store_option
 @shards_option
-@click.option("--location", type=click.IntRange(min=0), help="Begin after this added_id; for one shard only.")
-@click.option("--from-end", is_flag=True, help="Begin after all cells stored so far.")
-@click.option(
+@option("--location", "Begin after this added_id; for one shard only.", type=click.IntRange(min=0))
+@option("--from-end", "Begin after all cells stored so far.", is_flag=True)
+@option(
     "--offsets",
+    "Continue from the locations in this file and keep it up to date; it is created if missing.",
     type=OutputFile(Path),
-    help="Continue from the locations in this file and keep it up to date; it is created if missing.",
 )
-@click.option("--column", metavar="NAME", help="Only cells of this column.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after this many cells.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for new cells until Ctrl-C.")
-@click.option("--poll", type=FiniteRange(0.01, 86_400), default=0.5, help="Seconds between polls for new cells.")
-@click.option(
-    "--read-from",
-    type=click.Choice(["primary", "replica"]),
-    default="primary",
-    help="Read from primaries or from replicas.",
+@option("--column NAME", "Only cells of this column.")
+@option("--limit", "Stop after this many cells.", type=click.IntRange(min=1))
+@option("--follow -f", "Wait for new cells until Ctrl-C.", is_flag=True)
+@option("--poll", "Seconds between polls for new cells.", type=FiniteRange(0.01, 86_400), default=0.5)
+@option(
+    "--read-from", "Read from primaries or from replicas.", type=click.Choice(["primary", "replica"]), default="primary"
 )
-@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents.")
+@option("--stored", "Write stored bytes (base64) instead of documents.", is_flag=True)
 def tail(
     store: Datastore,
     shards: list[int],

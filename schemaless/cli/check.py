@@ -10,6 +10,7 @@ from schemaless.base.events import only, together
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import shards_option, store_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.ops.migrate.verify import Fault
@@ -31,7 +32,7 @@ from schemaless.ui.terminal.output import (
 @click.command(cls=ReadOnlyCommand)
 @store_option
 @shards_option
-@click.option("--cold", is_flag=True, help="Also read the documents in cold files, and decode them.")
+@option("--cold", "Also read the documents in cold files, and decode them.", is_flag=True)
 @workers_options
 @json_option
 def check(store: Datastore, shards: list[int], cold: bool, workers: int, dask: str | None) -> int:

@@ -12,6 +12,7 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.codec_advise import advise
+from schemaless.cli.option import option
 from schemaless.cli.options import codec_details, execute_option, store_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.masking import MIN_SHARE, Values
@@ -127,23 +128,21 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 @codec.command()
 @store_option
-@click.option("--column", "column_name", required=True, metavar="NAME", help="The column that the dictionary is for.")
-@click.option(
+@option("--column NAME", "The column that the dictionary is for.", name="column_name", required=True)
+@option(
     "--to",
-    "codec_name",
+    "The codec that will use the dictionary.",
+    name="codec_name",
     type=click.Choice(_ZSTD_CODECS),
     default="msgpack+zstd",
-    help="The codec that will use the dictionary.",
 )
-@click.option(
-    "--level", type=int, metavar="N", help="The zstd level at which the dictionary is evaluated.  [default: zstd's own]"
-)
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
-@click.option(
+@option("--level N", "The zstd level at which the dictionary is evaluated.  [default: zstd's own]", type=int)
+@option("--seed N", "The seed of the sample; the same seed draws the same sample.", type=int)
+@option(
     "--values",
+    f"Values the dictionary may hold: none, those found in at least {MIN_SHARE:.0%} of the sampled rows, or any.",
     type=click.Choice(get_args(Values)),
     default="masked",
-    help=f"Values the dictionary may hold: none, those found in at least {MIN_SHARE:.0%} of the sampled rows, or any.",
 )
 @json_option
 def train(
@@ -222,11 +221,11 @@ _DEFAULT = "default"
 
 @codec.command("set")
 @store_option
-@click.option("--column", "column_name", required=True, metavar="NAME", help="The column to set.")
+@option("--column NAME", "The column to set.", name="column_name", required=True)
 @click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
 @codec_details[0]
 @codec_details[1]
-@click.option("--history", is_flag=True, help="Let migrations store versions that have a higher one as differences.")
+@option("--history", "Let migrations store versions that have a higher one as differences.", is_flag=True)
 def set_(
     store: Datastore, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None, history: bool
 ) -> None:
@@ -295,7 +294,7 @@ def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
 @codec.command("export", cls=ReadOnlyCommand)
 @store_option
 @click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
-@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
+@option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
 def export_(store: Datastore, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
     """Write dictionaries to a file, as a backup.
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval, bytes_text
+from schemaless.cli.option import option
 from schemaless.cli.options import choice_options, shards_option, store_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
@@ -38,18 +39,18 @@ _SHOWN = 12
 
 @click.command(cls=ReadOnlyCommand)
 @store_option
-@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
+@option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True)
 @shards_option
 @choice_options
-@click.option("--per-day", type=FiniteRange(min=0, min_open=True), metavar="N", help="New cells per day.")
-@click.option("--disk", "disk_bytes", type=size_of, metavar="SIZE", help="Disk size of each server, such as 4TB.")
-@click.option(
+@option("--per-day N", "New cells per day.", type=FiniteRange(min=0, min_open=True))
+@option("--disk SIZE", "Disk size of each server, such as 4TB.", name="disk_bytes", type=size_of)
+@option(
     "--engine",
+    "Predict sizes in this storage engine instead of the one that the cells are in.",
     type=click.Choice(list(ENGINES)),
-    help="Predict sizes in this storage engine instead of the one that the cells are in.",
 )
-@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
-@click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
+@option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
+@option("--all", "Show every codec that was tried.", name="show_all", is_flag=True)
 @json_option
 def advise(
     store: Datastore,

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from schemaless.cli.option import option
 from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput
 from schemaless.topology.configuration import (
@@ -134,7 +135,7 @@ def path() -> None:
 @config.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
+@option("--default", "Use this datastore when a command names none.", is_flag=True)
 @json_option
 def add(name: str, url: str, default: bool) -> None:
     """Give a datastore's URL a name in the configuration file.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.cli.option import option
 from schemaless.cli.options import engine_option
 from schemaless.ops.admin.create import create as create_datastore
 from schemaless.ui.terminal.output import counted, json_option, note, out, print_result, progress
@@ -12,19 +13,18 @@ from schemaless.ui.terminal.output import counted, json_option, note, out, print
 
 @click.command()
 @click.argument("name")
-@click.option(
+@option(
     "--shards",
+    "Number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.",
     type=int,
     required=True,
-    help="Number of shards, 1 to 65,536. It can never be changed, so choose many more shards than servers.",
 )
-@click.option(
-    "--cluster",
-    "clusters",
+@option(
+    "--cluster URL",
+    "The primary of a cluster, such as mysql://root@db-1:3306/. Repeat the option for each cluster.",
+    name="clusters",
     multiple=True,
     required=True,
-    metavar="URL",
-    help="The primary of a cluster, such as mysql://root@db-1:3306/. Repeat the option for each cluster.",
 )
 @engine_option
 @json_option

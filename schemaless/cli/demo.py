@@ -6,29 +6,21 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import codec_option
 from schemaless.demo.story import run
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A file of your own documents, as NDJSON, plain or gzipped.",
-)
-@click.option(
-    "--row-key", metavar="EXPR", default="@line", help="With --data: where the row_key is, as in 'schemaless load'."
-)
-@click.option(
-    "--ref-key", metavar="EXPR", default="=1", help="With --data: where the ref_key is, as in 'schemaless load'."
-)
+@option("--data FILE", "A file of your own documents, as NDJSON, plain or gzipped.", type=click.Path(path_type=Path))
+@option("--row-key EXPR", "With --data: where the row_key is, as in 'schemaless load'.", default="@line")
+@option("--ref-key EXPR", "With --data: where the ref_key is, as in 'schemaless load'.", default="=1")
 @click.option("--flavour", type=click.Choice(["mysql", "mariadb"]), default="mysql")
-@click.option(
+@option(
     "--folder",
+    "Data directory of the two servers; it is emptied at the start.",
     type=click.Path(path_type=Path),
     default=Path(".schemaless") / "demo",
-    help="Data directory of the two servers; it is emptied at the start.",
 )
 @codec_option("--to", legacy=False, help_text="The codec to re-encode to.")
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:

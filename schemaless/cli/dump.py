@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.cli.option import option
 from schemaless.cli.options import shards_option, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin import ndjson as loading
@@ -18,10 +19,10 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, progress
 
 @click.command(cls=ReadOnlyCommand)
 @store_option
-@click.option("--column", metavar="NAME", help="Only cells of this column.")
+@option("--column NAME", "Only cells of this column.")
 @shards_option
-@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
+@option("--stored", "Write stored bytes (base64) instead of documents: an exact copy.", is_flag=True)
+@option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
 def dump(store: Datastore, column: str | None, shards: list[int], stored: bool, output: Path | None) -> None:
     """Write cells as NDJSON.
 

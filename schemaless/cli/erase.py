@@ -17,6 +17,7 @@ from schemaless.cli.erase_shown import (
     undone_json,
 )
 from schemaless.cli.job_options import throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
@@ -126,12 +127,12 @@ def status(number: int | None, store: Datastore) -> None:
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1))
 @store_option
-@click.option(
+@option(
     "--archive",
-    "folders",
+    "A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
+    name="folders",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
 )
 @json_option
 def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
@@ -199,12 +200,11 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
 
 @erase.command()
 @store_option
-@click.option(
-    "--from",
-    "ledger_file",
+@option(
+    "--from FILE",
+    "First add to the catalog the erasures, holds and releases of holds in this file, written by 'erase ledger'.",
+    name="ledger_file",
     type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="First add to the catalog the erasures, holds and releases of holds in this file, written by 'erase ledger'.",
 )
 @execute_option()
 @workers_options
@@ -275,14 +275,13 @@ def ledger(store: Datastore) -> None:
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1))
 @store_option
-@click.option(
-    "--sign",
-    "key_file",
+@option(
+    "--sign KEY",
+    "Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
+    name="key_file",
     type=click.Path(path_type=Path),
-    metavar="KEY",
-    help="Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",
 )
-@click.option("--html", "page", type=OutputFile(Path), metavar="FILE", help="Also write the receipt as an HTML page.")
+@option("--html FILE", "Also write the receipt as an HTML page.", name="page", type=OutputFile(Path))
 def receipt(number: int, store: Datastore, key_file: Path | None, page: Path | None) -> None:
     """Print what an erasure has removed, and what remains.
 

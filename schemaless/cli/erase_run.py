@@ -10,6 +10,7 @@ import click
 
 from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, row_key_of, store_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
@@ -32,13 +33,12 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("row_key", required=False),
         click.argument("column", required=False),
         click.argument("ref_key", type=int, required=False),
-        click.option(
-            "--keys",
-            "keys",
-            type=click.Path(allow_dash=True),
-            metavar="FILE",
-            help="Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
+        option(
+            "--keys FILE",
+            "Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
             "and optionally column_name and ref_key; - is standard input.",
+            name="keys",
+            type=click.Path(allow_dash=True),
         ),
     )
 
@@ -85,9 +85,9 @@ def _target(text: str) -> Target:
 @click.command()
 @target_options
 @store_option
-@click.option("--reason", metavar="CODE", help="The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
-@click.option("--requested-by", metavar="WHO", help="Who asked for it.  [default: this user and machine]")
-@click.option("--erasure", "number", type=click.IntRange(1), metavar="N", help="Continue or complete this erasure.")
+@option("--reason CODE", "The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
+@option("--requested-by WHO", "Who asked for it.  [default: this user and machine]")
+@option("--erasure N", "Continue or complete this erasure.", name="number", type=click.IntRange(1))
 @execute_option("Erase. Without this option, the command shows what it would erase.")
 @job_option("Continue this job; all other options are ignored.")
 @workers_options

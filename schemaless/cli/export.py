@@ -10,6 +10,7 @@ import click
 
 from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, note_gave_up, store_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.errors import ExportFailed, InvalidInput
@@ -49,7 +50,7 @@ from schemaless.ui.terminal.progress import duration
 _SHOWN: Final = 16
 """Maximum number of shards, of missing files and of skipped cells that are shown."""
 
-_target_option: Final = click.option("--to", "uri", required=True, metavar="DIR|URI", help="The target of the export.")
+_target_option: Final = option("--to DIR|URI", "The target of the export.", name="uri", required=True)
 
 
 def _file_bytes(text: str) -> float:
@@ -59,19 +60,18 @@ def _file_bytes(text: str) -> float:
     return size
 
 
-_min_free_option: Final = click.option(
-    "--min-free",
-    "min_free_bytes",
+_min_free_option: Final = option(
+    "--min-free SIZE|off",
+    "Wait while the disk of a local folder has less free than this.",
+    name="min_free_bytes",
     type=MIN_FREE,
     default="1GB",
-    metavar="SIZE|off",
-    help="Wait while the disk of a local folder has less free than this.",
     callback=lambda context, option, value: None if value == "off" else value,
 )
 
 
 def _file_option(help_text: str) -> Callable[[Any], Any]:
-    return click.option("--file-size", "file_bytes", type=_file_bytes, default="256MB", metavar="SIZE", help=help_text)
+    return option("--file-size SIZE", help_text, name="file_bytes", type=_file_bytes, default="256MB")
 
 
 @click.group()
@@ -95,46 +95,31 @@ def export() -> None:
 
 
 @export.command()
-@click.option(
-    "--to",
-    "uri",
-    metavar="DIR|URI",
-    help="A folder, or a URI such as s3://bucket/path.  [required, except with --infer]",
-)
-@click.option("--name", default=DEFAULT_NAME, metavar="NAME", help="Name of the export.")
-@click.option(
-    "--column",
-    "columns",
-    metavar="NAME",
-    multiple=True,
-    help="Only cells of this column; may be repeated.  [default: all]",
-)
-@click.option("--field", "fields", metavar="FIELD", multiple=True, help="A typed column; may be repeated.")
-@click.option("--infer", "proposes", is_flag=True, help="Propose fields from the newest cells, and exit.")
-@click.option("--latest", is_flag=True, help="Also keep files of the latest version of each row and column.")
-@click.option(
-    "--once/--follow", default=True, help="Exit once all cells stored so far are exported, or keep exporting new ones."
-)
+@option("--to DIR|URI", "A folder, or a URI such as s3://bucket/path.  [required, except with --infer]", name="uri")
+@option("--name NAME", "Name of the export.", default=DEFAULT_NAME)
+@option("--column NAME", "Only cells of this column; may be repeated.  [default: all]", name="columns", multiple=True)
+@option("--field FIELD", "A typed column; may be repeated.", name="fields", multiple=True)
+@option("--infer", "Propose fields from the newest cells, and exit.", name="proposes", is_flag=True)
+@option("--latest", "Also keep files of the latest version of each row and column.", is_flag=True)
+@option("--once/--follow", "Exit once all cells stored so far are exported, or keep exporting new ones.", default=True)
 @workers_option
 @_file_option("Maximum size of a file, as JSON text, approximately.")
-@click.option(
-    "--min-size",
-    "min_bytes",
+@option(
+    "--min-size SIZE",
+    "With --follow: collect as much JSON text before writing a file.",
+    name="min_bytes",
     type=size_of,
     default="32MB",
-    metavar="SIZE",
-    help="With --follow: collect as much JSON text before writing a file.",
 )
-@click.option(
-    "--max-age",
-    "max_age_s",
+@option(
+    "--max-age SECONDS",
+    "With --follow: write a file anyway once a cell has waited this long.",
+    name="max_age_s",
     type=FiniteRange(min=0),
     default=900,
-    metavar="SECONDS",
-    help="With --follow: write a file anyway once a cell has waited this long.",
 )
 @_min_free_option
-@click.option("--skip-corrupt", is_flag=True, help="Export cells whose body does not decode, with a null body.")
+@option("--skip-corrupt", "Export cells whose body does not decode, with a null body.", is_flag=True)
 @stop_option
 @store_option
 @json_option
@@ -244,7 +229,7 @@ def status(name: str | None, store: Datastore) -> int:
 
 @export.command(cls=ReadOnlyCommand)
 @_target_option
-@click.option("--latest", is_flag=True, help="List the files of the latest versions instead.")
+@option("--latest", "List the files of the latest versions instead.", is_flag=True)
 @json_option
 def files(uri: str, latest: bool) -> None:
     """List the Parquet files of an export, as recorded in its manifest.

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.ops.admin.grants import ROLES, Role, ServerGrants, parse_account
@@ -42,42 +43,25 @@ _DESCRIPTIONS: dict[Role, str] = {
 
 
 @click.command()
-@click.option("--role", type=click.Choice(ROLES), required=True, help="The role to grant, from the list above.")
-@click.option(
-    "--account",
-    metavar="NAME[@HOST]",
-    help="The account, such as app@'10.0.%'.  [default: the role's name, from any host]",
-)
+@option("--role", "The role to grant, from the list above.", type=click.Choice(ROLES), required=True)
+@option("--account NAME[@HOST]", "The account, such as app@'10.0.%'.  [default: the role's name, from any host]")
 @datastore_option(required=False)
-@click.option(
-    "--name", metavar="NAME", help="Instead of --url: name of a datastore to be created; for the role admin only."
-)
-@click.option("--shards", type=int, metavar="N", help="With --name: the number of shards, as for create.")
-@click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: the clusters, as for create.")
-@click.option("--create-user", is_flag=True, help="Start with CREATE USER; the account is locked and has no password.")
-@click.option("--server", metavar="SERVER", help="Print only the SQL for this server, such as db-1:3306.")
-@click.option(
-    "--replicas", is_flag=True, help="Also print SQL for replicas, which usually replicate accounts from their primary."
-)
-@click.option(
-    "--lock-tables", is_flag=True, help="With tail and follow: grant LOCK TABLES, for servers without metadata locks."
-)
-@click.option(
-    "--to",
-    "folder",
+@option("--name NAME", "Instead of --url: name of a datastore to be created; for the role admin only.")
+@option("--shards N", "With --name: the number of shards, as for create.", type=int)
+@option("--cluster URL", "With --name: the clusters, as for create.", name="clusters", multiple=True)
+@option("--create-user", "Start with CREATE USER; the account is locked and has no password.", is_flag=True)
+@option("--server SERVER", "Print only the SQL for this server, such as db-1:3306.")
+@option("--replicas", "Also print SQL for replicas, which usually replicate accounts from their primary.", is_flag=True)
+@option("--lock-tables", "With tail and follow: grant LOCK TABLES, for servers without metadata locks.", is_flag=True)
+@option(
+    "--to DIR",
+    "Write one file per server, such as db-1_3306.sql, for servers that have the account or are to get it.",
+    name="folder",
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write one file per server, such as db-1_3306.sql, for servers that have the account or are to get it.",
 )
-@click.option(
-    "--apply", "applies", is_flag=True, help="Run the SQL on these servers, as the account of --url or --cluster."
-)
-@click.option(
-    "--no-server-wide",
-    is_flag=True,
-    help="Grant nothing on *.*; docs/operations.md says what that costs.",
-)
-@click.option("--partial-revokes", is_flag=True, help="Print SQL for servers that run with partial_revokes=ON.")
+@option("--apply", "Run the SQL on these servers, as the account of --url or --cluster.", name="applies", is_flag=True)
+@option("--no-server-wide", "Grant nothing on *.*; docs/operations.md says what that costs.", is_flag=True)
+@option("--partial-revokes", "Print SQL for servers that run with partial_revokes=ON.", is_flag=True)
 @json_option
 def grants(
     role: Role,

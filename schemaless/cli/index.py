@@ -12,6 +12,7 @@ import click
 from schemaless.base.events import ignore_events
 from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.job_options import stop_option, workers_option
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, url_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
@@ -66,18 +67,16 @@ def index() -> None:
 
 @index.command()
 @click.argument("name")
-@click.option(
-    "--shard-field",
-    metavar="FIELD",
+@option(
+    "--shard-field FIELD",
+    "The field whose value decides the shard of an entry; every query gives a value for it.",
     required=True,
-    help="The field whose value decides the shard of an entry; every query gives a value for it.",
 )
-@click.option(
-    "--field",
-    "fields",
-    metavar="FIELD",
+@option(
+    "--field FIELD",
+    "A field to query and order by; repeat the option for more fields; their order matters.",
+    name="fields",
     multiple=True,
-    help="A field to query and order by; repeat the option for more fields; their order matters.",
 )
 @url_option
 @json_option
@@ -173,7 +172,7 @@ def rebuild(name: str, execute: bool, store: Datastore) -> None:
 @index.command()
 @click.argument("names", nargs=-1)
 @workers_option
-@click.option("--once", is_flag=True, help="Exit once all cells and erasures stored so far have been processed.")
+@option("--once", "Exit once all cells and erasures stored so far have been processed.", is_flag=True)
 @stop_option
 @store_option
 @json_option
@@ -326,11 +325,9 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 
 @index.command()
 @click.argument("name")
-@click.option("--repair", is_flag=True, help="Repair the faults; needs --execute.")
+@option("--repair", "Repair the faults; needs --execute.", is_flag=True)
 @shards_option
-@click.option(
-    "--execute", is_flag=True, help="Make the change. Without this option, the command only says what it would do."
-)
+@option("--execute", "Make the change. Without this option, the command only says what it would do.", is_flag=True)
 @store_option
 @json_option
 def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
@@ -398,13 +395,9 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
 
 @index.command()
 @click.argument("name")
-@click.option(
-    "--number", type=CatalogId(), metavar="N", help="Drop only the index with this number, if several have the name."
-)
-@click.option(
-    "--replaced",
-    is_flag=True,
-    help="Drop only indexes that another definition has replaced, or whose drop was interrupted.",
+@option("--number N", "Drop only the index with this number, if several have the name.", type=CatalogId())
+@option(
+    "--replaced", "Drop only indexes that another definition has replaced, or whose drop was interrupted.", is_flag=True
 )
 @execute_option()
 @store_option

@@ -9,6 +9,7 @@ import click
 
 from schemaless.base.events import Advanced
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.option import option
 from schemaless.cli.options import store_option
 from schemaless.codec.envelope import COLD, DELTA_FORMATS
 from schemaless.errors import AccessDenied
@@ -35,10 +36,8 @@ _KINDS: Final = ("whole", "deltas", "cold")
 
 @click.command(cls=ReadOnlyCommand)
 @store_option
-@click.option(
-    "--count", is_flag=True, help="Count cells exactly; by default, InnoDB's estimate is shown, which may be far off."
-)
-@click.option("--all", "internals", is_flag=True, help="Also show the placement rule, and the sizes of other tables.")
+@option("--count", "Count cells exactly; by default, InnoDB's estimate is shown, which may be far off.", is_flag=True)
+@option("--all", "Also show the placement rule, and the sizes of other tables.", name="internals", is_flag=True)
 @json_option
 def info(store: Datastore, count: bool, internals: bool) -> None:
     """Show a datastore's topology and cell counts.

@@ -12,6 +12,7 @@ import click
 from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.base.runner_names import process_of, who
 from schemaless.cli.job_options import throttle_changes
+from schemaless.cli.option import option
 from schemaless.cli.options import store_option, with_options
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict
@@ -90,7 +91,7 @@ def list_(store: Datastore) -> None:
 
 @job.command(cls=ReadOnlyCommand)
 @_job_argument
-@click.option("--shards", "each_shard", is_flag=True, help="Show the state of each shard.")
+@option("--shards", "Show the state of each shard.", name="each_shard", is_flag=True)
 @json_option
 def show(store: Datastore, job_id: int | None, each_shard: bool) -> None:
     """Show the progress of a job.

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange, size_of
 from schemaless.errors import InvalidInput
@@ -20,25 +21,19 @@ from schemaless.store.followers.supervisor import STOP_S
 
 def job_option(help_text: str) -> Callable[[Any], Any]:
     """Return the option that names a job."""
-    return click.option("--job", "job_id", type=CatalogId(), metavar="N", help=help_text)
+    return option("--job N", help_text, name="job_id", type=CatalogId())
 
 
-workers_option: Final = click.option(
-    "--workers",
-    type=click.IntRange(1, MOST_WORKERS),
-    default=1,
-    show_default=True,
-    help="Number of worker processes on this machine.",
+workers_option: Final = option(
+    "--workers", "Number of worker processes on this machine.", type=click.IntRange(1, MOST_WORKERS), default=1
 )
 
-stop_option: Final = click.option(
-    "--stop-timeout",
-    "stop_s",
+stop_option: Final = option(
+    "--stop-timeout SECONDS",
+    "When stopped, kill the calls that are still running after this time.",
+    name="stop_s",
     type=FiniteRange(min=0, max=86_400),
     default=STOP_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="When stopped, kill the calls that are still running after this time.",
 )
 
 
@@ -47,10 +42,8 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         command,
         workers_option,
-        click.option(
-            "--dask",
-            metavar="ADDRESS",
-            help="Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers.",
+        option(
+            "--dask ADDRESS", "Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers."
         ),
     )
 
@@ -133,18 +126,16 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
         return command(*arguments, changes=changes, **options)
 
     options = [
-        click.option(
-            flag,
-            name,
+        option(
+            f"{flag} {'SIZE' if limit is MIN_FREE else 'N'}|off",
+            help_text,
+            name=name,
             type=limit,
             default=None if usual is None else _shown(getattr(usual, name), limit),
-            metavar="SIZE|off" if limit is MIN_FREE else "N|off",
-            help=help_text,
         )
         for flag, name, limit, help_text in _LIMITS
     ]
-    file_help = "Wait while this file exists; an absolute path, or off."
-    options.append(click.option("--flag-file", metavar="FILE", help=file_help))
+    options.append(option("--flag-file FILE", "Wait while this file exists; an absolute path, or off."))
     return with_options(with_changes, *options)
 
 

@@ -17,6 +17,7 @@ from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import bytes_text
 from schemaless.cell import CellKey, NewStoredCell
+from schemaless.cli.option import option
 from schemaless.cli.options import allow_nan_option, codec_option, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
@@ -44,15 +45,12 @@ _REASONS_SHOWN: Final = 20
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @url_option
-@click.option("--column", metavar="NAME", help="The column_name of every loaded cell.")
-@click.option("--row-key", metavar="EXPR", help="Where a line has the row_key: PATH, uuid5:PATH or @line, as above.")
-@click.option(
-    "--ref-key", metavar="EXPR", default="=1", help="Where a line has the ref_key: PATH, =N or @line, as above."
-)
-@click.option(
-    "--created-at",
-    metavar="PATH",
-    help="Where a document has its creation time: ISO 8601 (UTC if it has no offset) or seconds since 1970.  "
+@option("--column NAME", "The column_name of every loaded cell.")
+@option("--row-key EXPR", "Where a line has the row_key: PATH, uuid5:PATH or @line, as above.")
+@option("--ref-key EXPR", "Where a line has the ref_key: PATH, =N or @line, as above.", default="=1")
+@option(
+    "--created-at PATH",
+    "Where a document has its creation time: ISO 8601 (UTC if it has no offset) or seconds since 1970.  "
     "[default: the server's clock]",
 )
 @codec_option(
@@ -62,14 +60,13 @@ _REASONS_SHOWN: Final = 20
     help_text="The codec of stored bodies; legacy keeps the exact bytes of each line.  [default: the column's codec, "
     "usually msgpack+zlib; the stored bytes of 'dump --stored' are kept]",
 )
-@click.option("--from-dump", is_flag=True, help="The lines are those of 'schemaless dump', which contain their keys.")
+@option("--from-dump", "The lines are those of 'schemaless dump', which contain their keys.", is_flag=True)
 @allow_nan_option
-@click.option("--keep-going", is_flag=True, help="Skip and report lines that cannot be loaded.")
-@click.option(
-    "--rejects",
+@option("--keep-going", "Skip and report lines that cannot be loaded.", is_flag=True)
+@option(
+    "--rejects FILE",
+    "Skip lines that cannot be loaded, and write them to this new file.",
     type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Skip lines that cannot be loaded, and write them to this new file.",
 )
 @json_option
 def load(

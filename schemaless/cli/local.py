@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.option import option
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
@@ -56,13 +57,13 @@ def local() -> None:
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 
-folder_option: Final = click.option(
+folder_option: Final = option(
     "--folder",
+    "The folder of the servers and their data.",
     type=click.Path(path_type=Path),
     envvar="SCHEMALESS_LOCAL",
     default=DEFAULT_FOLDER,
     show_envvar=True,
-    help="The folder of the servers and their data.",
 )
 
 
@@ -91,34 +92,29 @@ _SQL_TOKENS: Final = re.compile(
 
 
 @local.command()
-@click.option(
-    "--servers", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2, help="Minimum number of servers."
-)
-@click.option(
+@option("--servers", "Minimum number of servers.", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2)
+@option(
     "--replicas",
+    "Minimum number of replicas of each server.",
     type=click.IntRange(0, local_servers.MAX_REPLICAS),
     default=0,
-    help="Minimum number of replicas of each server.",
 )
-@click.option("--semi-sync", is_flag=True, help="Make commits wait for a replica; needs --replicas, and new servers.")
-@click.option(
+@option("--semi-sync", "Make commits wait for a replica; needs --replicas, and new servers.", is_flag=True)
+@option(
     "--group-replication",
-    "group",
+    "Make each server a group of three that elects its primary; only for new folders, and only MySQL.",
+    name="group",
     is_flag=True,
-    help="Make each server a group of three that elects its primary; only for new folders, and only MySQL.",
 )
-@click.option(
-    "--flavour", type=click.Choice(FLAVOURS), help="The kind of server.  [default: mysql, or mariadb for MyRocks]"
-)
-@click.option("--version", default="", metavar="N.N", help="The version of new servers, such as 11.8 or 11.8.3.")
-@click.option(
+@option("--flavour", "The kind of server.  [default: mysql, or mariadb for MyRocks]", type=click.Choice(FLAVOURS))
+@option("--version N.N", "The version of new servers, such as 11.8 or 11.8.3.", default="")
+@option(
     "--engine",
+    "The storage engine for cells; rocksdb is MyRocks, on MariaDB only.",
     type=click.Choice(ENGINES),
     default="innodb",
-    show_default=True,
-    help="The storage engine for cells; rocksdb is MyRocks, on MariaDB only.",
 )
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A server option; may be repeated.")
+@option("--option NAME=VALUE", "A server option; may be repeated.", name="options", multiple=True)
 @folder_option
 @json_option
 def up(
@@ -208,9 +204,7 @@ def _echo_command(*parts: str) -> None:
 
 @local.command(cls=ReadOnlyCommand)
 @folder_option
-@click.option(
-    "--url", "number", type=click.IntRange(1), metavar="N", help="Print only the URL of server N, for use in a script."
-)
+@option("--url N", "Print only the URL of server N, for use in a script.", name="number", type=click.IntRange(1))
 @json_option
 def status(folder: Path, number: int | None) -> int:
     """Show the state of servers, replication and group membership.
@@ -270,9 +264,7 @@ def _running(states: list[ServerStatus], number: int, folder: Path) -> ServerSta
 
 @local.command()
 @click.argument("number", metavar="[N]", type=click.IntRange(1), default=1)
-@click.option(
-    "-e", "--statement", "statements", multiple=True, metavar="SQL", help="Run a statement and exit; may be repeated."
-)
+@option("-e --statement SQL", "Run a statement and exit; may be repeated.", name="statements", multiple=True)
 @folder_option
 def sql(number: int, statements: tuple[str, ...], folder: Path) -> int:
     """Open an SQL client on server N, as root.
@@ -347,7 +339,7 @@ def _what(state: ServerStatus) -> str:
 
 
 @local.command()
-@click.option("--delete", is_flag=True, help="Also remove the folder, with all data of the servers.")
+@option("--delete", "Also remove the folder, with all data of the servers.", is_flag=True)
 @folder_option
 @json_option
 def down(delete: bool, folder: Path) -> None:

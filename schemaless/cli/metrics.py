@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import monitor_options, url_option
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.model import MonitorOptions
@@ -16,12 +17,10 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, note
 
 @click.command(cls=ReadOnlyCommand)
 @url_option
-@click.option(
-    "--listen",
+@option(
+    "--listen HOST:PORT",
+    "The address to listen on; port 0 picks a free port. There is no password, so use a private network.",
     default="127.0.0.1:9464",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="The address to listen on; port 0 picks a free port. There is no password, so use a private network.",
 )
 @monitor_options
 def metrics(url: str, listen: str, options: MonitorOptions) -> None:

@@ -9,6 +9,7 @@ import click
 
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.faults import failure_json
+from schemaless.cli.option import option
 from schemaless.cli.options import (
     as_spec,
     codec_details,
@@ -55,23 +56,20 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
         *codec_details,
-        click.option(
-            "--from",
-            "sources",
+        option(
+            "--from CODEC",
+            "Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
+            name="sources",
             type=click.Choice(codec_names()),
             multiple=True,
-            metavar="CODEC",
-            help="Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
         ),
-        click.option(
-            "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
-        ),
+        option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True),
         shards_option,
-        click.option(
+        option(
             "--history/--no-history",
-            default=None,
-            help="Store versions that have a higher one as differences from it, or make such versions whole again.  "
+            "Store versions that have a higher one as differences from it, or make such versions whole again.  "
             "[default: neither]",
+            default=None,
         ),
     )
 
@@ -79,8 +77,8 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=ReadOnlyCommand)
 @url_option
 @rewrite_options
-@click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")
-@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@option("--exact", "Read and re-encode every cell instead of a sample.", is_flag=True)
+@option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @json_option
 @migrate_spec
 def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None) -> None:

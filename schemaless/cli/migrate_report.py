@@ -10,6 +10,7 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.job_options import chosen_job, job_option
+from schemaless.cli.option import option
 from schemaless.cli.options import note_estimated_sizes, store_option
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
@@ -39,9 +40,9 @@ _ROWS_SHOWN = 40
 @click.command(cls=ReadOnlyCommand)
 @store_option
 @job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
-@click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - prints CSV only.")
-@click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write an HTML page with charts.")
-@click.option("--all", "show_all", is_flag=True, help="Also print the figures of each cluster, shard and column.")
+@option("--csv FILE", "Also write a CSV file; - prints CSV only.", name="csv_file", type=OutputFile())
+@option("--html FILE", "Also write an HTML page with charts.", name="html_file", type=OutputFile())
+@option("--all", "Also print the figures of each cluster, shard and column.", name="show_all", is_flag=True)
 @json_option
 def report(store: Datastore, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool) -> None:
     """Show the effect of a migration on space.

@@ -12,6 +12,7 @@ from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import failure_json
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
+from schemaless.cli.option import option
 from schemaless.cli.options import shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
@@ -46,29 +47,28 @@ _FAILURES_SHOWN = 20
 @click.command()
 @url_option
 @rewrite_options
-@click.option("--execute", is_flag=True, help="Rewrite bodies. Without this option, nothing is changed.")
+@option("--execute", "Rewrite bodies. Without this option, nothing is changed.", is_flag=True)
 @job_option("Continue this job with the options that it was started with; all other options are ignored.")
-@click.option(
-    "--archive",
+@option(
+    "--archive DIR",
+    "Save every original body in this folder before it is replaced; 'migrate restore' can put it back.",
     type=click.Path(file_okay=False, resolve_path=True),
-    metavar="DIR",
-    help="Save every original body in this folder before it is replaced; 'migrate restore' can put it back.",
 )
-@click.option(
+@option(
     "--verify-after",
+    "Before each checkpoint, read new bodies back from the primary or a replica, and compare digests.",
     type=click.Choice(["primary", "replica"]),
-    help="Before each checkpoint, read new bodies back from the primary or a replica, and compare digests.",
 )
-@click.option("--follow", is_flag=True, help="Repeat passes over each shard until no body is left to re-encode.")
+@option("--follow", "Repeat passes over each shard until no body is left to re-encode.", is_flag=True)
 @workers_options
 @throttle_options
-@click.option(
+@option(
     "--chunk-ms",
+    "Target duration of one statement, in milliseconds.",
     type=click.IntRange(1, MOST_CHUNK_MS),
     default=200,
-    help="Target duration of one statement, in milliseconds.",
 )
-@click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
+@option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
 @json_option
 @migrate_spec
 def run(

@@ -13,6 +13,7 @@ import click
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import chosen_job, job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, shards_of, shards_option, store_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.errors import InvalidInput
@@ -50,13 +51,12 @@ MOST_LAG_TIMEOUT_S = 86_400
 
 def archive_option(help_text: str) -> Callable[[Any], Any]:
     """Return the ``--archive`` option for existing archives."""
-    return click.option(
-        "--archive",
-        "folders",
+    return option(
+        "--archive DIR",
+        help_text,
+        name="folders",
         type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
         multiple=True,
-        metavar="DIR",
-        help=help_text,
     )
 
 
@@ -64,16 +64,13 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a verification: replicas, lag timeout, workers."""
     return with_options(
         command,
-        click.option(
-            "--replicas/--no-replicas", default=True, help="Compare each cell with the replicas in the topology."
-        ),
-        click.option(
-            "--lag-timeout",
-            "lag_timeout_s",
+        option("--replicas/--no-replicas", "Compare each cell with the replicas in the topology.", default=True),
+        option(
+            "--lag-timeout SECONDS",
+            "How long to wait for a differing replica to catch up.",
+            name="lag_timeout_s",
             type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
             default=LAG_TIMEOUT_S,
-            metavar="SECONDS",
-            help="How long to wait for a differing replica to catch up.",
         ),
         workers_options,
     )
@@ -131,22 +128,16 @@ def _share(text: str) -> float:
 @click.command(cls=ReadOnlyCommand)
 @store_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
-@click.option(
-    "--shards",
-    "only",
-    metavar="LIST",
-    help="Verify only these shards, such as 0-3,8.  [default: all shards of the job]",
-)
-@click.option(
-    "--sample",
-    "share",
+@option("--shards LIST", "Verify only these shards, such as 0-3,8.  [default: all shards of the job]", name="only")
+@option(
+    "--sample SHARE",
+    "Verify only a share of the cells, such as 1%, in blocks of adjacent cells.",
+    name="share",
     type=_share,
-    metavar="SHARE",
-    help="Verify only a share of the cells, such as 1%, in blocks of adjacent cells.",
 )
-@click.option("--seed", type=int, metavar="N", help="Seed of the sample; the same seed draws the same sample.")
+@option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
-@click.option("--no-archive", is_flag=True, help="Do not compare with the originals in the archive.")
+@option("--no-archive", "Do not compare with the originals in the archive.", is_flag=True)
 @proof_options
 @json_option
 def verify(
@@ -246,7 +237,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 @execute_option("Put originals back. Without this option, they are only counted.")
 @workers_options
 @throttle_options
-@click.option("--full-row-images", is_flag=True, help="Write full row images to the binary log, for its consumers.")
+@option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
 @json_option
 def restore(
     store: Datastore,
@@ -351,10 +342,10 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
 @store_option
 @job_option("The migration to finalise.  [default: the last that replaced a body]")
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
-@click.option(
+@option(
     "--accept-left",
+    "Accept cells that the job recorded as left unchanged, and archived cells that have been erased since.",
     is_flag=True,
-    help="Accept cells that the job recorded as left unchanged, and archived cells that have been erased since.",
 )
 @proof_options
 @json_option

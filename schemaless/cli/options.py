@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from schemaless.base.keys import check_created_at
+from schemaless.cli.option import option
 from schemaless.cli.quantities import CatalogId, FiniteRange, share_of
 from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.errors import InvalidInput
@@ -56,29 +57,25 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
         return []
 
 
-engine_option: Final = click.option(
+engine_option: Final = option(
     "--engine",
+    "The storage engine of the cells; rocksdb is MyRocks, on MariaDB only.",
     type=click.Choice(list(ENGINES)),
     default=INNODB.name,
-    show_default=True,
-    help="The storage engine of the cells; rocksdb is MyRocks, on MariaDB only.",
 )
 
 
 def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
     """Return an option that names the datastore, by its URL or by its name in the configuration."""
-    return click.option(
-        "--url",
-        "-d",
-        "--datastore",
-        "url",
+    return option(
+        "--url -d --datastore NAME|URL",
+        "The datastore: its name in the configuration, or a URL such as mysql://app@db-1:3306/mezzanine.",
+        name="url",
         cls=DatastoreOption,
         envvar="SCHEMALESS_URL",
         required=required,
         show_envvar=True,
-        metavar="NAME|URL",
         shell_complete=complete_name,
-        help="The datastore: its name in the configuration, or a URL such as mysql://app@db-1:3306/mezzanine.",
     )
 
 
@@ -103,15 +100,13 @@ def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _MOST_DIGITS: Final = 20
 
-shards_option: Final = click.option(
-    "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all]"
-)
+shards_option: Final = option("--shards LIST", "Only these shards, such as 0-3,8.  [default: all]", name="shards_text")
 
 
 def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[..., Any]:
     """Add options to a command, in the given order."""
-    for option in reversed(options):
-        command = option(command)
+    for each in reversed(options):
+        command = each(command)
     return command
 
 
@@ -156,7 +151,7 @@ def execute_option(
                 note_dry()
             return outcome
 
-        return click.option("--execute", is_flag=True, help=help_text)(noting)
+        return option("--execute", help_text, is_flag=True)(noting)
 
     return decorate
 
@@ -179,24 +174,17 @@ def codec_option(
 ) -> Callable[[Any], Any]:
     """Return an option that takes a codec's name."""
     names = [name for name in codec_names() if legacy or name != "legacy"]
-    return click.option(
-        flag,
-        "codec",
-        type=click.Choice(names),
-        default=default,
-        metavar="CODEC",
-        help=f"{help_text} CODEC is one of {', '.join(names)}.",
-    )
+    help_text = f"{help_text} CODEC is one of {', '.join(names)}."
+    return option(f"{flag} CODEC", help_text, name="codec", type=click.Choice(names), default=default)
 
 
 codec_details: Final = (
-    click.option("--level", type=int, metavar="N", help="The compressor's level.  [default: its own]"),
-    click.option(
-        "--dictionary",
-        "dictionary_id",
+    option("--level N", "The compressor's level.  [default: its own]", type=int),
+    option(
+        "--dictionary N",
+        "Compress with zstd and this dictionary; 'schemaless codec train' creates dictionaries.",
+        name="dictionary_id",
         type=CatalogId(),
-        metavar="N",
-        help="Compress with zstd and this dictionary; 'schemaless codec train' creates dictionaries.",
     ),
 )
 """Options for the compression level and dictionary, for commands with ``codec_option``."""
@@ -206,20 +194,18 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that set the limits within which ``planning.sampling.recommendation`` recommends a codec."""
     return with_options(
         command,
-        click.option(
-            "--cpu",
-            "most_cpu",
+        option(
+            "--cpu FACTOR",
+            "Maximum time for encoding and decoding, as a multiple of the default codec's.",
+            name="most_cpu",
             type=FiniteRange(min=0, min_open=True),
             default=MOST_CPU,
-            metavar="FACTOR",
-            help="Maximum time for encoding and decoding, as a multiple of the default codec's.",
         ),
-        click.option(
-            "--least-gain",
+        option(
+            "--least-gain SHARE",
+            "Minimum share of pages that a rewrite must save to be recommended.",
             type=share_of,
-            metavar="SHARE",
             default=f"{LEAST_GAIN:.0%}",
-            help="Minimum share of pages that a rewrite must save to be recommended.",
         ),
     )
 
@@ -247,9 +233,7 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
     return sorted(chosen)
 
 
-allow_nan_option = click.option(
-    "--allow-nan", is_flag=True, help="Accept NaN, Infinity and -Infinity, which are not JSON."
-)
+allow_nan_option = option("--allow-nan", "Accept NaN, Infinity and -Infinity, which are not JSON.", is_flag=True)
 
 
 def row_key_of(text: str) -> uuid.UUID:
@@ -276,22 +260,18 @@ def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     return with_options(
         with_monitor,
-        click.option("--no-probe", is_flag=True, help="Do not write heartbeats on the primaries."),
-        click.option(
-            "--transactions-older-than",
-            "older_than_min",
+        option("--no-probe", "Do not write heartbeats on the primaries.", is_flag=True),
+        option(
+            "--transactions-older-than MINUTES",
+            "Report transactions that have been open for longer on a primary.",
+            name="older_than_min",
             type=FiniteRange(min=0, min_open=True),
             default=10.0,
-            show_default=True,
-            metavar="MINUTES",
-            help="Report transactions that have been open for longer on a primary.",
         ),
-        click.option(
-            "--backup-account",
+        option(
+            "--backup-account NAME",
+            "The account of backups, whose transactions are notices, not faults.",
             default=DEFAULT_OPTIONS.backup_account,
-            show_default=True,
-            metavar="NAME",
-            help="The account of backups, whose transactions are notices, not faults.",
         ),
     )
 

@@ -8,6 +8,7 @@ import click
 
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_of, shards_option, url_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
@@ -47,32 +48,27 @@ from schemaless.ui.terminal.progress import duration
 @job_option("Continue this job with the options that it was started with; all other options are ignored.")
 @workers_options
 @throttle_options
-@click.option(
-    "--max-rebuild-lag",
-    "max_rebuild_lag_s",
+@option(
+    "--max-rebuild-lag SECONDS",
+    "On clusters with replicas, skip a shard whose rebuild may make them lag by more than this.",
+    name="max_rebuild_lag_s",
     type=FiniteRange(0, MOST_LAG_S, min_open=True),
     default=600.0,
-    metavar="SECONDS",
-    help="On clusters with replicas, skip a shard whose rebuild may make them lag by more than this.",
 )
-@click.option(
-    "--free-bytes",
+@option(
+    "--free-bytes SIZE",
+    "Free space on each server's disk, such as 200GB, for servers where the command cannot determine it.",
     type=size_of,
     callback=lambda context, option, size: None if size is None else int(size),
-    metavar="SIZE",
-    help="Free space on each server's disk, such as 200GB, for servers where the command cannot determine it.",
 )
-@click.option(
-    "--lock-wait",
-    "lock_wait_s",
+@option(
+    "--lock-wait SECONDS",
+    "Time that a rebuild waits for open transactions before it tries again; new writers queue while it waits.",
+    name="lock_wait_s",
     type=click.IntRange(1, MOST_TRIES),
     default=2,
-    metavar="SECONDS",
-    help="Time that a rebuild waits for open transactions before it tries again; new writers queue while it waits.",
 )
-@click.option(
-    "--attempts", type=click.IntRange(1, MOST_TRIES), default=30, help="Maximum number of attempts per shard."
-)
+@option("--attempts", "Maximum number of attempts per shard.", type=click.IntRange(1, MOST_TRIES), default=30)
 @json_option
 @as_spec(RebuildSpec)
 def rebuild(

@@ -11,6 +11,7 @@ import click
 from schemaless.base.numbers import bytes_text
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, row_key_of, shards_option, store_option
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
@@ -55,14 +56,13 @@ def retention() -> None:
 @retention.command("set")
 @click.argument("column")
 @store_option
-@click.option("--days", type=click.IntRange(1, MOST_DAYS), metavar="N", help="Keep cells of the last N days.")
-@click.option(
-    "--versions",
+@option("--days N", "Keep cells of the last N days.", type=click.IntRange(1, MOST_DAYS))
+@option(
+    "--versions N",
+    "Keep the last N versions of each row; erased versions count.",
     type=click.IntRange(1, MOST_VERSIONS),
-    metavar="N",
-    help="Keep the last N versions of each row; erased versions count.",
 )
-@click.option("--forever", is_flag=True, help="Keep everything: remove the policy.")
+@option("--forever", "Keep everything: remove the policy.", is_flag=True)
 def set_(column: str, store: Datastore, days: int | None, versions: int | None, forever: bool) -> None:
     """Set the retention policy of a column.
 
@@ -88,7 +88,7 @@ def set_(column: str, store: Datastore, days: int | None, versions: int | None, 
 
 @retention.command(cls=ReadOnlyCommand)
 @store_option
-@click.option("--released", is_flag=True, help="Also list holds that have ended.")
+@option("--released", "Also list holds that have ended.", is_flag=True)
 @json_option
 def show(store: Datastore, released: bool) -> None:
     """Show policies and legal holds.
@@ -120,8 +120,8 @@ def show(store: Datastore, released: bool) -> None:
 @retention.command()
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
 @store_option
-@click.option("--by", "held_by", required=True, metavar="WHO", help="Who holds the rows, such as a department.")
-@click.option("--reason", required=True, metavar="CODE", help="The reason, as a code such as case-4711.")
+@option("--by WHO", "Who holds the rows, such as a department.", name="held_by", required=True)
+@option("--reason CODE", "The reason, as a code such as case-4711.", required=True)
 def hold(row_keys: tuple[str, ...], store: Datastore, held_by: str, reason: str) -> None:
     """Keep rows from being erased until they are released.
 
@@ -139,7 +139,7 @@ def hold(row_keys: tuple[str, ...], store: Datastore, held_by: str, reason: str)
 @retention.command()
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
 @store_option
-@click.option("--by", "held_by", required=True, metavar="WHO", help="Who held the rows.")
+@option("--by WHO", "Who held the rows.", name="held_by", required=True)
 def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
     """End one party's legal holds on rows.
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import url_option
 from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_schema
 from schemaless.topology.configuration import datastore_url
@@ -83,11 +84,8 @@ def _print_revisions(states: list[DatabaseState]) -> None:
 
 @schema.command()
 @url_option
-@click.option(
-    "--at-once",
-    type=click.IntRange(min=1),
-    default=AT_ONCE,
-    help="Number of databases to upgrade at a time on each server.",
+@option(
+    "--at-once", "Number of databases to upgrade at a time on each server.", type=click.IntRange(min=1), default=AT_ONCE
 )
 @json_option
 def upgrade(url: str, at_once: int) -> int:

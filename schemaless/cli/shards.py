@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.job_options import chosen_job, job_option
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, shards_option, store_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
@@ -51,7 +52,7 @@ def shards() -> None:
 @shards.command(cls=ReadOnlyCommand)
 @store_option
 @job_option("The move to show.  [default: the unfinished one, or the last]")
-@click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
+@option("--all", "Show the shards of all moves.", name="show_all", is_flag=True)
 @json_option
 def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
     """Show the phase of each shard of a move.
@@ -76,7 +77,7 @@ def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
 @shards.command()
 @store_option
 @job_option("The number of the move.  [default: the unfinished one]")
-@click.option("--uncompared", is_flag=True, help="Skip comparing a moved shard if its old server cannot be reached.")
+@option("--uncompared", "Skip comparing a moved shard if its old server cannot be reached.", is_flag=True)
 @json_option
 def abort(store: Datastore, job_id: int | None, uncompared: bool) -> int:
     """Abort a move for good.

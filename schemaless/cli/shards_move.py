@@ -10,6 +10,7 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import as_spec, note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
@@ -62,20 +63,20 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         as_spec(_Which, name="which")(command),
         click.argument("numbers", metavar="[SHARDS]", required=False),
-        click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
-        click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
-        click.option(
+        option("--to CLUSTER", "The cluster to move to, such as cluster-3.", name="target"),
+        option("--drain CLUSTER", "Move all shards of this cluster, instead of SHARDS."),
+        option(
             "--balance",
-            "balanced",
-            is_flag=True,
-            help="Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
+            "Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
             "use it instead of SHARDS and --to.",
-        ),
-        click.option(
-            "--unchecked-accounts",
-            "unchecked",
+            name="balanced",
             is_flag=True,
-            help="Skip the check that the accounts that use a shard have grants for it on the target.",
+        ),
+        option(
+            "--unchecked-accounts",
+            "Skip the check that the accounts that use a shard have grants for it on the target.",
+            name="unchecked",
+            is_flag=True,
         ),
         store_option,
     )
@@ -106,26 +107,24 @@ def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
 
 @click.command()
 @_which_options
-@click.option("--execute", is_flag=True, help="Move the shards. Without this option, the command only prints the plan.")
+@option("--execute", "Move the shards. Without this option, the command only prints the plan.", is_flag=True)
 @job_option("Resume this job, with the shards, target and options that it was started with.")
 @workers_options
 @throttle_options
-@click.option(
-    "--max-pause",
-    "max_pause_ms",
+@option(
+    "--max-pause MS",
+    "Longest pause of readers and writers per attempt to cut a shard over.",
+    name="max_pause_ms",
     type=FiniteRange(0, MOST_PAUSE_S * 1000, min_open=True),
     default=1000.0,
-    metavar="MS",
-    help="Longest pause of readers and writers per attempt to cut a shard over.",
 )
-@click.option(
-    "--give-up",
-    "give_up_s",
+@option(
+    "--give-up SECONDS",
+    "Give up after this long if a cutover keeps failing, for example because of a long transaction, or if "
+    "copying goes on without shrinking the backlog.",
+    name="give_up_s",
     type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
-    metavar="SECONDS",
-    help="Give up after this long if a cutover keeps failing, for example because of a long transaction, or if "
-    "copying goes on without shrinking the backlog.",
 )
 @json_option
 def move(

@@ -13,6 +13,7 @@ import click
 from rich.markup import escape
 
 from schemaless.base.events import Advanced
+from schemaless.cli.option import option
 from schemaless.cli.options import monitor_options, url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
@@ -40,27 +41,24 @@ _READ_TIMEOUT_S: Final = 10.0
 
 @click.command(cls=ReadOnlyCommand)
 @url_option
-@click.option("--watch", is_flag=True, help="Show the status again every two seconds, until Ctrl-C.")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Serve a self-updating page on this address, such as 127.0.0.1:9465, until Ctrl-C; port 0 picks a free port.",
+@option("--watch", "Show the status again every two seconds, until Ctrl-C.", is_flag=True)
+@option(
+    "--listen HOST:PORT",
+    "Serve a self-updating page on this address, such as 127.0.0.1:9465, until Ctrl-C; port 0 picks a free port.",
 )
-@click.option(
+@option(
     "--remote",
-    is_flag=True,
-    help="Permit --listen on an address that other machines can reach. Clients need the token in "
+    "Permit --listen on an address that other machines can reach. Clients need the token in "
     "SCHEMALESS_STATUS_TOKEN, or, if that is not set, the printed one.",
+    is_flag=True,
 )
-@click.option("--fast", is_flag=True, help="Do not forecast when disks will be full; that takes seconds of CPU time.")
-@click.option(
-    "--disk-full-from",
-    "full_percent",
+@option("--fast", "Do not forecast when disks will be full; that takes seconds of CPU time.", is_flag=True)
+@option(
+    "--disk-full-from PERCENT",
+    "Report disks that are at least as full.",
+    name="full_percent",
     type=FiniteRange(min=0, max=100),
     default=100 * DEFAULT_OPTIONS.disk_full_from,
-    show_default=True,
-    metavar="PERCENT",
-    help="Report disks that are at least as full.",
 )
 @monitor_options
 @json_option

@@ -11,6 +11,7 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, shards_option, store_option
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
@@ -73,13 +74,12 @@ def tier() -> None:
 @tier.command()
 @click.argument("uri", required=False)
 @store_option
-@click.option(
-    "--keep-days",
+@option(
+    "--keep-days N",
+    "Keep files that no cell refers to for N days, as long as backups may be restored that do.  [default: 30]",
     type=click.IntRange(0, MOST_DAYS),
-    metavar="N",
-    help="Keep files that no cell refers to for N days, as long as backups may be restored that do.  [default: 30]",
 )
-@click.option("--moved", is_flag=True, help="The existing files have been copied to the new place.")
+@option("--moved", "The existing files have been copied to the new place.", is_flag=True)
 def store(uri: str | None, store: Datastore, keep_days: int | None, moved: bool) -> None:
     """Show or set where cold files are.
 
@@ -120,10 +120,8 @@ def _has_files(store: Datastore) -> bool:
 @tier.command("set")
 @click.argument("column")
 @store_option
-@click.option(
-    "--after", "after_days", type=_Days(), metavar="DAYS", help="Cells become cold at this age, such as 180d."
-)
-@click.option("--never", is_flag=True, help="Remove the policy. Cold cells stay cold; 'tier recall' brings them back.")
+@option("--after DAYS", "Cells become cold at this age, such as 180d.", name="after_days", type=_Days())
+@option("--never", "Remove the policy. Cold cells stay cold; 'tier recall' brings them back.", is_flag=True)
 def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> None:
     """Set when the cells of a column become cold.
 
@@ -242,7 +240,7 @@ def run(
 @tier.command()
 @store_option
 @shards_option
-@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; repeat for more.")
+@option("--column NAME", "Only this column; repeat for more.", name="columns", multiple=True)
 @execute_option("Put documents back. Without this option, the command counts them.")
 @job_option("Continue this job; all other options are ignored.")
 @workers_options
@@ -294,12 +292,7 @@ def recall(
 @tier.command()
 @store_option
 @shards_option
-@click.option(
-    "--keep-days",
-    type=click.IntRange(0, MOST_DAYS),
-    metavar="N",
-    help="Keep them this long.  [default: as in tier store]",
-)
+@option("--keep-days N", "Keep them this long.  [default: as in tier store]", type=click.IntRange(0, MOST_DAYS))
 @execute_option("Delete files. Without this option, the command counts what is there.")
 @json_option
 def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: bool) -> int:

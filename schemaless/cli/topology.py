@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.base.numbers import shards_text
+from schemaless.cli.option import option
 from schemaless.cli.options import engine_option, url_option
 from schemaless.cli.topology_failover import (
     adopt,
@@ -120,8 +121,8 @@ def _writes(state: NodeState) -> str:
 
 @topology.command("add-cluster")
 @click.argument("primary", metavar="PRIMARY_URL")
-@click.option("--name", metavar="NAME", help="The name of the cluster.  [default: the next cluster-N]")
-@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of PRIMARY_URL; may be repeated.")
+@option("--name NAME", "The name of the cluster.  [default: the next cluster-N]")
+@option("--replica URL", "A replica of PRIMARY_URL; may be repeated.", name="replicas", multiple=True)
 @engine_option
 @timeout_option
 @url_option
@@ -219,10 +220,8 @@ def remove_replica(replica: str, cluster: str, url: str) -> None:
 
 @topology.command()
 @cluster_option
-@click.option("--replicas", type=click.IntRange(min=0), help="The number of replicas; fewer are reported.")
-@click.option(
-    "--semi-sync/--no-semi-sync", default=None, help="Whether an asynchronous primary is reported as a fault."
-)
+@option("--replicas", "The number of replicas; fewer are reported.", type=click.IntRange(min=0))
+@option("--semi-sync/--no-semi-sync", "Whether an asynchronous primary is reported as a fault.", default=None)
 @url_option
 def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str) -> None:
     """Set the redundancy that a cluster should have.
@@ -243,15 +242,13 @@ def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str)
 @topology.command("set-primary")
 @click.argument("primary", metavar="PRIMARY_URL")
 @cluster_option
-@click.option(
+@option(
     "--keep-old-as-replica",
-    "keep_old",
+    "Keep the old primary in the catalog, as a replica of the new one.",
+    name="keep_old",
     is_flag=True,
-    help="Keep the old primary in the catalog, as a replica of the new one.",
 )
-@click.option(
-    "--drop-replicas", is_flag=True, help="Remove from the catalog any replicas that do not follow the new primary."
-)
+@option("--drop-replicas", "Remove from the catalog any replicas that do not follow the new primary.", is_flag=True)
 @timeout_option
 @url_option
 @json_option

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.cli.option import option
 from schemaless.cli.options import url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import TopologyError
@@ -40,17 +41,16 @@ from schemaless.ui.terminal.output import (
 )
 from schemaless.wire.node import Node
 
-cluster_option: Final = click.option(
-    "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."
+cluster_option: Final = option(
+    "--cluster NAME", "The cluster, such as cluster-1; 'topology show' lists them.", required=True
 )
 
-timeout_option: Final = click.option(
-    "--timeout",
-    "timeout_s",
+timeout_option: Final = option(
+    "--timeout SECONDS",
+    "Timeout for a transaction to get from the primary to a replica.",
+    name="timeout_s",
     type=FiniteRange(min=0, max=3600),
     default=nodes.ARRIVAL_TIMEOUT_S,
-    metavar="SECONDS",
-    help="Timeout for a transaction to get from the primary to a replica.",
 )
 
 
@@ -130,18 +130,17 @@ def say_change(change: NodeChange, text: str) -> None:
 @click.command()
 @click.argument("primary", metavar="PRIMARY_URL")
 @cluster_option
-@click.option(
+@option(
     "--accept-loss",
+    "Continue even if the read-only old primary has cells that the new one lacks; see 'topology lost'.",
     is_flag=True,
-    help="Continue even if the read-only old primary has cells that the new one lacks; see 'topology lost'.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
+@option(
+    "--timeout SECONDS",
+    "Timeout for a transaction to reach a replica, and for received transactions to be applied.",
+    name="timeout_s",
     type=FiniteRange(min=0, max=3600),
     default=failover.TIMEOUT_S,
-    metavar="SECONDS",
-    help="Timeout for a transaction to reach a replica, and for received transactions to be applied.",
 )
 @url_option
 @json_option
@@ -174,14 +173,13 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Check once and exit.")
-@click.option(
-    "--interval",
-    "interval_s",
+@option("--once", "Check once and exit.", is_flag=True)
+@option(
+    "--interval SECONDS",
+    "Time between two checks, with 25% jitter.",
+    name="interval_s",
     type=FiniteRange(min=0.1, max=3600),
     default=1.0,
-    metavar="SECONDS",
-    help="Time between two checks, with 25% jitter.",
 )
 @url_option
 @json_option
@@ -247,18 +245,15 @@ def _data(finding: Finding) -> dict[str, Any]:
 
 
 @click.command()
-@click.option(
-    "--from",
-    "old",
+@option(
+    "--from URL_OLD",
+    "The URL of the old primary, which must answer again unless --settled is given.",
+    name="old",
     required=True,
-    metavar="URL_OLD",
-    help="The URL of the old primary, which must answer again unless --settled is given.",
 )
-@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option(
-    "--settled", is_flag=True, help="Instead of writing cells, record that they have been loaded or given up."
-)
-@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
+@option("--stored", "Write stored bytes (base64) instead of documents: an exact copy.", is_flag=True)
+@option("--settled", "Instead of writing cells, record that they have been loaded or given up.", is_flag=True)
+@option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
 @url_option
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
     """Write, as NDJSON, the cells that a failover lost.

@@ -6,6 +6,7 @@ import click
 
 from schemaless.base.numbers import shards_text
 from schemaless.cli.erase_shown import show_undone, undone_json
+from schemaless.cli.option import option
 from schemaless.cli.options import url_option
 from schemaless.cli.topology_failover import cluster_data
 from schemaless.ops.erasure.ledger_file import Recorded, load_ledger
@@ -33,26 +34,24 @@ def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[st
 
 
 @click.command()
-@click.option(
-    "--map",
-    "servers",
-    multiple=True,
-    metavar="OLD=NEW",
-    callback=_mapping,
-    help="Server of a cluster: OLD is the cluster's name or its old primary's address, NEW the URL of its new primary. "
+@option(
+    "--map OLD=NEW",
+    "Server of a cluster: OLD is the cluster's name or its old primary's address, NEW the URL of its new primary. "
     "Repeat the option for each cluster.",
+    name="servers",
+    multiple=True,
+    callback=_mapping,
 )
-@click.option(
-    "--from",
-    "ledger_file",
+@option(
+    "--from FILE",
+    "First add the erasures in this file, written by 'erase ledger', to the ledger.",
+    name="ledger_file",
     type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="First add the erasures in this file, written by 'erase ledger', to the ledger.",
 )
-@click.option(
+@option(
     "--replaces-original",
+    "The original is no longer in use: NEW may be one of its servers, and clusters without --map keep theirs.",
     is_flag=True,
-    help="The original is no longer in use: NEW may be one of its servers, and clusters without --map keep theirs.",
 )
 @url_option
 @json_option

@@ -11,6 +11,7 @@ import click
 
 from schemaless.base.events import Advanced
 from schemaless.cli.job_options import stop_option, workers_option
+from schemaless.cli.option import option
 from schemaless.cli.options import (
     allow_nan_option,
     execute_option,
@@ -78,7 +79,7 @@ def trigger() -> None:
 @trigger.command()
 @click.argument("target", metavar="MODULE:NAME")
 @workers_option
-@click.option("--once", is_flag=True, help="Exit once all cells and erasures that are stored now have been processed.")
+@option("--once", "Exit once all cells and erasures that are stored now have been processed.", is_flag=True)
 @stop_option
 @allow_nan_option
 @url_option
@@ -134,7 +135,7 @@ def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, u
 
 @trigger.command(cls=ReadOnlyCommand)
 @click.argument("name", required=False)
-@click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
+@option("--shards", "Show every shard, however many there are.", name="each_shard", is_flag=True)
 @store_option
 @json_option
 def status(name: str | None, each_shard: bool, store: Datastore) -> int:
@@ -303,13 +304,9 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
 
 @trigger.command()
 @click.argument("name")
-@click.option("--from-beginning", is_flag=True, help="Continue from the first cell.")
-@click.option("--location", type=click.IntRange(min=0), help="Continue after this added_id; for one shard only.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.",
-)
+@option("--from-beginning", "Continue from the first cell.", is_flag=True)
+@option("--location", "Continue after this added_id; for one shard only.", type=click.IntRange(min=0))
+@option("--since TIME", "Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.")
 @shards_option
 @execute_option()
 @store_option
@@ -369,12 +366,10 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         command,
         shards_option,
-        click.option(
-            "--added-id",
-            type=click.IntRange(min=1),
-            help="Only the cell with this added_id; name its shard with --shards.",
+        option(
+            "--added-id", "Only the cell with this added_id; name its shard with --shards.", type=click.IntRange(min=1)
         ),
-        click.option("--all", "everything", is_flag=True, help="All parked cells, or all those in --shards."),
+        option("--all", "All parked cells, or all those in --shards.", name="everything", is_flag=True),
         execute_option(),
         store_option,
         json_option,
