@@ -8,11 +8,11 @@ documents hold. No file is read or written while a lock is held, everything is s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from schemaless.cell import JSONDocument
@@ -24,10 +24,11 @@ from schemaless.errors import (
     JobConflict,
 )
 from schemaless.ops.erasure import sql
-from schemaless.store.cold.content import Content, load_cold, without_documents
-from schemaless.store.cold.files import ColdFile, ShardFiles
+from schemaless.store.cold.content import Content, content_of, load_cold, without_documents
+from schemaless.store.cold.files import ColdFile, ShardFiles, State
+from schemaless.store.cold.objects import content_in, delete_object, reconcile
 from schemaless.store.cold.settings import ColdStore
-from schemaless.store.cold.targets import TEMPORARY, Target, open_target, unavailable
+from schemaless.store.cold.targets import Target, open_target, unavailable
 from schemaless.store.followers.sql import select_last_event
 from schemaless.store.internals import Internals
 
@@ -76,6 +77,7 @@ class ColdEraser:
         removed = 0
         for _ in range(_ROUNDS):
             last = int(self._rows(select_last_event(self._database))[0][0] or 0)
+            self._reconcile(last)
             files = self._files.all("writing", "live", "condemned")
             if all(file.erased_event >= last for file in files):
                 return removed
@@ -114,7 +116,7 @@ class ColdEraser:
         ids = sorted(added_ids)
         for file in self._files.all("live"):
             within = ids[bisect_left(ids, file.first_id) : bisect_left(ids, file.last_id + 1)]
-            if within and (documents := len(documents_of(self._read(file), within))):
+            if within and (documents := len(documents_of(content_in(self._opened(), file)[1], within))):
                 yield file, documents
 
     def is_own(self, file: ColdFile) -> bool:
@@ -141,32 +143,56 @@ class ColdEraser:
         return of_file
 
     def _settle(self, file: ColdFile, erased: Collection[int], last: int) -> bool | None:
-        """Remove documents from a file; return whether it had any, or None if another process has changed its state."""
-        if file.state != "live":
-            # No reference is to it: it is not complete yet, and its writer starts again, or it will be deleted anyway.
-            if file.state == "writing" and not self._files.condemn(file, "writing"):
+        """Remove documents from a file; return whether it had any, or None if it has to be looked at again."""
+        if file.state == "writing":
+            # No reference is to it, and its writer starts again.
+            if not self._files.condemn(file, "writing"):
                 return None
             self._delete(file)
             return False
-        content = self._read(file)
-        removed = documents_of(content, erased)
-        if not removed:
+        generations = self._files.all(file_id=file.file_id)
+        is_replaced = any(each.sha256 and each.generation > file.generation for each in generations)
+        if file.state == "condemned" and (is_replaced or not file.sha256 or not self.is_own(file)):
+            self._delete(file)
             return False
-        for document in removed if self._see is not None else ():
-            self._see(json.loads(document))  # type: ignore[misc]
-        rewritten = without_documents(content, erased)
-        assert rewritten is not None, f"{len(removed)} documents of {file.name} were not removed"
-        if not rewritten.text_bytes:
-            self._files.condemn(file, "live")
-            if self._files.all("live", file_id=file.file_id):
+        if self._see is None and not self._rows(sql.select_any_live(self._database, file.first_id, file.last_id)):
+            rewritten = content_of([], self._shard)
+        else:
+            try:
+                found, content = content_in(self._opened(), file)
+            except ColdBodyMissing:
+                if file.state == "live":
+                    raise
+                self._files.deleted(file)
+                return False
+            if found.generation != file.generation:
                 return None
-        elif not self._replace(file, rewritten, last):
+            removed = documents_of(content, erased)
+            if not removed:
+                return False
+            for document in removed if self._see is not None else ():
+                self._see(json.loads(document))  # type: ignore[misc]
+            without = without_documents(content, erased)
+            assert without is not None, f"{len(removed)} documents of {file.name} were not removed"
+            rewritten = without if without.text_bytes else content_of([], self._shard)
+        if not self._replace(file, rewritten, last):
             return None
         self._delete(file)
         return True
 
+    def _reconcile(self, last: int) -> None:
+        """Have the shard list what is in the store, if the datastore has one."""
+        self._store = self._internals.cold.store()
+        if self._store is not None:
+            target, own = self._opened(), self._store.incarnation
+            reconcile(target, self._files, self._shard, own, last, self._gate)
+
     def _replace(self, file: ColdFile, rewritten: Content, last: int) -> bool:
-        """Write a file's next generation, and make it live; return False if another process was faster."""
+        """Write a file's next generation, which takes its place; return False if another process was faster.
+
+        One without documents is condemned at once. Until it is swept, it tells a database that was restored from a
+        backup that the documents were erased, not lost. That of a condemned file is for such databases, too.
+        """
         generation = 1 + max(each.generation for each in self._files.all(file_id=file.file_id))
         try:
             successor = self._files.list_new(
@@ -178,7 +204,14 @@ class ColdEraser:
             )
         except JobConflict:
             return False
-        self._put(successor, rewritten)
+        target = self._opened()
+        with unavailable(target.uri):
+            target.put(successor.name, rewritten.data, secrets.token_hex(4))
+        try:
+            content_in(target, replace(successor, sha256=rewritten.sha256))
+        except (ColdBodyMissing, ColdFileDamaged) as error:
+            problem = f"it did not return {successor.name} as it was just written"
+            raise ColdStoreUnavailable(target.uri, problem) from error
         written: dict[str, int | str] = {
             "cells": file.cells,
             "text_bytes": rewritten.text_bytes,
@@ -187,7 +220,11 @@ class ColdEraser:
             # Of what was erased since then, it may have documents.
             "erased_event": last,
         }
-        if self._files.publish(successor, written, replaces=file):
+        if file.state == "condemned":
+            # It is not kept for longer.
+            written["changed_at"] = str(file.changed_at.replace(tzinfo=None))
+        state: State = file.state if rewritten.text_bytes else "condemned"
+        if self._files.publish(successor, written, replaces=file, state=state):
             return True
         if self._files.condemn(successor, "writing", "condemned"):
             self._delete(successor)
@@ -196,37 +233,9 @@ class ColdEraser:
     def _delete(self, file: ColdFile) -> None:
         """Delete a condemned file, unless the datastore that this one was restored from has written it."""
         if self.is_own(file):
-            folder, _, name = file.name.rpartition("/")
-            target = self._opened()
-            with unavailable(self._cold_store().uri):
-                # A writer that was killed may have left its temporary file.
-                left = [f"{TEMPORARY}/{each}" for each in target.names(TEMPORARY) if each.endswith(name)]
-                target.delete([f"{folder}/{name}", *left])
-        self._files.deleted(file)
-
-    # Files in the cold store
-
-    def _read(self, file: ColdFile) -> bytes:
-        try:
-            with unavailable(self._cold_store().uri):
-                content = self._opened().read(file.name)
-        except FileNotFoundError:
-            raise ColdBodyMissing(file.file_id, f"does not exist: {file.name}") from None
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise ColdFileDamaged(file.file_id, f"{file.name} has another SHA-256 than when it was written")
-        return content
-
-    def _put(self, file: ColdFile, content: Content) -> None:
-        """Write a file, and compare it with what the store returns."""
-        with unavailable(self._cold_store().uri):
-            self._opened().put(file.name, content.data, secrets.token_hex(4))
-        try:
-            with unavailable(self._cold_store().uri):
-                written = self._opened().read(file.name)
-        except FileNotFoundError:
-            written = b""
-        if hashlib.sha256(written).hexdigest() != content.sha256:
-            raise ColdStoreUnavailable(self._opened().uri, f"it did not return {file.name} as it was just written")
+            delete_object(self._opened(), self._files, file)
+        else:
+            self._files.deleted(file)
 
     def _opened(self) -> Target:
         if self._target is None:

@@ -105,6 +105,11 @@ def advance_cold_files(database: str, event: int, but: Collection[int]) -> bytes
     return b"UPDATE %b SET erased_event=%d WHERE erased_event<%d AND state<>'deleted'%b" % files
 
 
+def select_any_live(database: str, first_id: int, last_id: int) -> bytes:
+    """Select a row if a cell in a range of added_ids is not erased."""
+    return b"SELECT 1 FROM %b WHERE %b AND %b LIMIT 1" % (by_id(database), id_range(first_id - 1, last_id), LIVE)
+
+
 def _files(database: str) -> bytes:
     return table(database, b"cold_file")
 

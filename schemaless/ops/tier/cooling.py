@@ -32,12 +32,12 @@ from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.reclaimed import record_sizes
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.migrate.sql import select_stored_digests, update_bodies
-from schemaless.ops.tier.objects import cells_of, check_written, content_in, delete_object
 from schemaless.ops.tier.sql import Rule, select_eligible, select_has_deltas
 from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content_of, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles
+from schemaless.store.cold.objects import cells_of, check_written, content_in, delete_object
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.sql import lock_live_file
 from schemaless.store.cold.targets import open_target, unavailable
@@ -200,7 +200,7 @@ class _ShardWork:
 
     def _go_on(self, file: ColdFile) -> None:
         """Replace the bodies of a live file's cells that an earlier runner has not replaced."""
-        listed = dict(cells_of(file, content_in(self._target, file)))
+        listed = dict(cells_of(*content_in(self._target, file)))
         for part in parts(listed, _READ_CELLS):
             by_id = {cell.added_id: cell for cell in part}
             hot: list[ColdCell] = []

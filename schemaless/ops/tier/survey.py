@@ -13,14 +13,14 @@ from schemaless.cell import CellKey
 from schemaless.codec.envelope import REFERENCE_BYTES
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.references import reference_of, with_text
-from schemaless.errors import ColdFileDamaged, CorruptBody
+from schemaless.errors import ColdBodyMissing, ColdFileDamaged, CorruptBody
 from schemaless.ops.migrate.reencode import PER_CELL_ERRORS
 from schemaless.ops.tier.cooling import cold_store
-from schemaless.ops.tier.objects import cells_of, content_in
 from schemaless.ops.tier.sql import Rule, count_tiers, select_eligible, select_references
 from schemaless.store.cells.sql import Row
 from schemaless.store.cold.content import ColdCell, content_of
 from schemaless.store.cold.files import ColdFile, ShardFiles, State
+from schemaless.store.cold.objects import cells_of, content_in
 from schemaless.store.cold.targets import open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
@@ -195,9 +195,9 @@ def verify(store: Datastore, shards: Iterable[int], listener: Listener = ignore_
         for file in files.all("live"):
             missing.pop(file.file_id, None)
             try:
-                data = content_in(target, file)
-                cells = {place: cell for cell, place in cells_of(file, data)}
-            except ColdFileDamaged as error:
+                read, data = content_in(target, file)
+                cells = {place: cell for cell, place in cells_of(read, data)}
+            except (ColdBodyMissing, ColdFileDamaged) as error:
                 found.faults.append(Fault(shard, None, error.message))
                 continue
             found.files += 1
@@ -207,7 +207,7 @@ def verify(store: Datastore, shards: Iterable[int], listener: Listener = ignore_
                 fault = _fault(row, cells)
                 if fault is not None:
                     key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
-                    found.faults.append(Fault(shard, key, f"{file.name}: {fault}"))
+                    found.faults.append(Fault(shard, key, f"{read.name}: {fault}"))
         found.faults += [
             Fault(shard, None, f"{count:,} cells refer to cold file {number:x}, which is not live")
             for number, count in sorted(missing.items())

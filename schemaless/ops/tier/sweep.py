@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from schemaless.errors import InvalidInput
@@ -12,16 +12,17 @@ from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.kind import JobKind, JobSpec
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.tier.cooling import check_possible, cold_store
-from schemaless.ops.tier.objects import delete_object
-from schemaless.store.cold.files import ShardFiles, shard_folder, written_at
+from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.objects import delete_object, reconcile
 from schemaless.store.cold.settings import MOST_DAYS
-from schemaless.store.cold.targets import Target, open_target
+from schemaless.store.cold.targets import open_target
 from schemaless.store.datastore import Datastore
+from schemaless.store.followers.sql import select_last_event
 from schemaless.store.internals import internals_of
 
 _BLOCK_ROWS: Final = 20_000
-_UNKNOWN_DAYS: Final = 1
-"""How long an object that no row names is kept, in days: a primary that is about to be promoted may not know it yet."""
+_WRITING_DAYS: Final = 1
+"""How long a file may be listed as being written, in days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,15 @@ def work(store: Datastore, run: ShardRun) -> None:
     now, keep = server_time(store), timedelta(days=SweepSpec.of(run.job).keep_days)
     for name in ("condemned", "deleted", "deleted_bytes"):
         state.counters.setdefault(name, 0)
+    last = internals.shards.rows(shard, select_last_event(internals.shards.database(shard)))[0][0]
+    state.counters["deleted"] += reconcile(target, files, shard, cold.incarnation, int(last or 0), run.gate)
     references: Counter[int] = Counter()
     for after, up_to, _ in internals.id_blocks(shard, _BLOCK_ROWS):
         run.gate()
         references.update(files.references(after, up_to))
     for file in files.all("writing", "live"):
         # An erasure that is rewriting the file lists its next generation as being written.
-        if file.state == "writing" and now - file.changed_at < timedelta(days=_UNKNOWN_DAYS):
+        if file.state == "writing" and now - file.changed_at < timedelta(days=_WRITING_DAYS):
             continue
         run.gate()
         if (file.state == "writing" or not references[file.file_id]) and files.condemn(file, file.state):
@@ -69,20 +72,7 @@ def work(store: Datastore, run: ShardRun) -> None:
             delete_object(target, files, file)
             state.counters["deleted"] += 1
             state.counters["deleted_bytes"] += file.file_bytes
-    _delete_unknown(run, target, files, cold.incarnation, now - max(keep, timedelta(days=_UNKNOWN_DAYS)))
     run.finish()
-
-
-def _delete_unknown(run: ShardRun, target: Target, files: ShardFiles, incarnation: str, before: datetime) -> None:
-    """Delete objects of deleted files, and old ones that no row names, because a failover has lost the row."""
-    states = {file.name: file.state for file in files.all()}
-    folder = shard_folder(incarnation, run.state.shard)
-    for name in target.names(folder):
-        state, at = states.get(f"{folder}/{name}"), written_at(name)
-        if state == "deleted" or (state is None and at is not None and at < before):
-            run.gate()
-            target.delete([f"{folder}/{name}"])
-            run.state.counters["deleted"] += 1
 
 
 SWEEP: Final = JobKind(

@@ -7,9 +7,7 @@ have been erased or recalled, the file may have a new generation, and a replica 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from schemaless.base.parts import parts
@@ -28,7 +26,7 @@ from schemaless.store.cells.bases import ChainedRows, with_bases
 from schemaless.store.cells.sql import Row, select_cells
 from schemaless.store.cold.content import Group, load_cold
 from schemaless.store.cold.fetching import Wanted, fetch
-from schemaless.store.cold.files import ColdFile
+from schemaless.store.cold.files import ColdFile, successor_of
 from schemaless.store.cold.settings import ColdSettings
 from schemaless.store.cold.sql import select_files
 from schemaless.store.cold.targets import Target, open_target
@@ -45,8 +43,6 @@ PREFIX_VARIABLE: Final = "SCHEMALESS_COLD_PREFIX"
 _KEYS_PER_SELECT: Final = 100
 _MAX_FILES: Final = 65_536
 """Number of files whose rows are kept in memory."""
-
-_NAME: Final = re.compile(r"(?P<file>[0-9a-f]{16})-(?P<generation>\d+)-(?P<token>[0-9a-f]{16})\.parquet")
 
 
 class ColdBodies:
@@ -178,13 +174,9 @@ class ColdBodies:
             file = self._files.get((shard, number))
             if file is None:
                 continue
-            names = self._target().names(file.name.rpartition("/")[0])
-            found = [match for name in names if (match := _NAME.fullmatch(name)) and int(match["file"], 16) == number]
-            last = max(found, key=lambda match: int(match["generation"]), default=None)
-            if last is not None and int(last["generation"]) > file.generation:
-                self._files[shard, number] = replace(
-                    file, generation=int(last["generation"]), token=last["token"], file_bytes=0
-                )
+            successor = successor_of(file, self._target().names(file.folder))
+            if successor is not None:
+                self._files[shard, number] = successor
                 changed = True
         return changed
 

@@ -7,6 +7,7 @@ that an erasure would have to remove.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import uuid
 from array import array
@@ -274,6 +275,8 @@ def read_group(
     with pa.OSFile(source) if isinstance(source, str) else source as file:
         try:
             return _read_group(file, file_bytes, number, max_text_bytes, footer)
+        except FileNotFoundError:
+            raise
         except (OSError, pa.ArrowException) as error:
             # pyarrow raises OSError for damaged pages too.
             _read_all(file)
@@ -292,6 +295,9 @@ def _read_group(
             raise Damaged(f"its end claims a footer of {footer_bytes:,} bytes")
     parquet = _parquet(file, None if footer is None else footer.metadata)
     metadata = parquet.metadata
+    if not metadata.num_row_groups:
+        # It took the place of a file whose documents were all erased.
+        raise FileNotFoundError(errno.ENOENT, "it has no documents any more")
     if number >= metadata.num_row_groups:
         raise Damaged(f"it has {metadata.num_row_groups:,} row groups, but no row group {number}")
     group = metadata.row_group(number)

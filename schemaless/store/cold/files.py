@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -24,7 +24,8 @@ from schemaless.wire.connection import Connection
 State = Literal["writing", "live", "condemned", "deleted"]
 
 _RANDOM_BITS: Final = 20
-_NAME: Final = re.compile(r"([0-9a-f]{16})-\d+-[0-9a-f]{16}\.parquet")
+_MAX_ID: Final = (1 << 63) - 1
+_NAME: Final = re.compile(r"(?P<file>[0-9a-f]{16})-(?P<generation>\d+)-(?P<token>[0-9a-f]{16})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,14 @@ class ColdFile:
         )
 
     @property
+    def folder(self) -> str:
+        """Folder of the object in the cold store."""
+        return shard_folder(self.incarnation, self.shard)
+
+    @property
     def name(self) -> str:
         """Name of the object in the cold store. It is derived, so that a row cannot name a foreign file."""
-        return (
-            f"{shard_folder(self.incarnation, self.shard)}/{self.file_id:016x}-{self.generation}-{self.token}.parquet"
-        )
+        return f"{self.folder}/{self.file_id:016x}-{self.generation}-{self.token}.parquet"
 
 
 def shard_folder(incarnation: str, shard: int) -> str:
@@ -102,10 +106,27 @@ def shard_folder(incarnation: str, shard: int) -> str:
     return f"{incarnation}/{shard:04d}"
 
 
-def written_at(name: str) -> datetime | None:
-    """Return when a file was first listed, by its name without the folder, in UTC; None if it has another name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else datetime.fromtimestamp((int(found[1], 16) >> _RANDOM_BITS) / 1000, UTC)
+def successor_of(file: ColdFile, names: Iterable[str]) -> ColdFile | None:
+    """Return the last generation of a file among the objects of its folder; None if none is later than the file's own.
+
+    Size and checksum of the generation are unknown.
+    """
+    found = [match for name in names if (match := _NAME.fullmatch(name)) and int(match["file"], 16) == file.file_id]
+    last = max(found, key=lambda match: int(match["generation"]), default=None)
+    if last is None or int(last["generation"]) <= file.generation:
+        return None
+    return replace(file, generation=int(last["generation"]), token=last["token"], file_bytes=0, sha256="")
+
+
+def unknown_file(shard: int, incarnation: str, name: str) -> ColdFile | None:
+    """Return what the name of an object in a shard's folder says, as a condemned file; None if it is no file's name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    now = datetime.now(UTC)
+    file_id, generation = int(match["file"], 16), int(match["generation"])
+    sizes = 0, _MAX_ID, 0, 0, 0, "", 0
+    return ColdFile(shard, file_id, generation, incarnation, match["token"], "condemned", *sizes, now, now)
 
 
 class ShardFiles:
@@ -157,25 +178,34 @@ class ShardFiles:
             raise JobConflict(f"another process is writing generation {generation} of cold file {number:x}")
         return listed
 
-    def publish(self, file: ColdFile, written: Mapping[str, int | str], replaces: ColdFile | None = None) -> bool:
+    def publish(
+        self,
+        file: ColdFile,
+        written: Mapping[str, int | str],
+        replaces: ColdFile | None = None,
+        state: State = "live",
+    ) -> bool:
         """Make a file that is complete and verified live.
 
         Returns:
-            False if it was condemned while it was written, or now because the generation that it replaces is not live.
+            False if it was condemned while it was written, or now because the generation that it replaces is not live
+            any more.
 
         Args:
             file: the file.
             written: ``cells``, ``text_bytes``, ``file_bytes``, ``sha256`` and others of its attributes.
             replaces: the generation that it replaces, which is condemned in the same transaction.
+            state: its state; "condemned" for one that only a restored backup may need.
         """
-        live = sql.update_file(self._database, file.file_id, file.generation, ["writing"], {"state": "live", **written})
+        live = sql.update_file(self._database, file.file_id, file.generation, ["writing"], {"state": state, **written})
+        before: list[State] = ["live"] if state == "live" else ["live", "condemned"]
 
         def operation(connection: Connection) -> None:
             with connection.transaction():
                 # Nothing is condemned unless its successor becomes live.
                 if connection.execute(live).affected and replaces is not None:
                     condemn = sql.update_file(
-                        self._database, replaces.file_id, replaces.generation, ["live"], {"state": "condemned"}
+                        self._database, replaces.file_id, replaces.generation, before, {"state": "condemned"}
                     )
                     if not connection.execute(condemn).affected:
                         connection.execute(
@@ -186,7 +216,44 @@ class ShardFiles:
 
         self._shards.run(self._shard, operation, writes=True)
         # The statement may have been repeated after a lost reply, and then it changes nothing.
-        return any(row.state == "live" for row in self.all(file_id=file.file_id) if row.generation == file.generation)
+        rows = [row for row in self.all(file_id=file.file_id) if row.generation == file.generation]
+        return [(row.state, row.sha256) for row in rows] == [(state, written["sha256"])]
+
+    def adopt(self, successor: ColdFile, replaces: ColdFile, last_event: int) -> bool:
+        """List a later generation that the store has as live, in place of a live one whose object is gone.
+
+        Args:
+            successor: the generation, as ``content_in`` returns it.
+            replaces: the listed one.
+            last_event: the last event of the log of erased cells; an object that is gone has no documents.
+
+        Returns:
+            False if the listed one is not live any more.
+        """
+        gone = sql.update_file(
+            self._database,
+            replaces.file_id,
+            replaces.generation,
+            ["live"],
+            {"state": "deleted", "erased_event": last_event},
+        )
+        values = _values(successor, "live")
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                if not connection.execute(gone).affected:
+                    return
+                # A backup may have been made while it was being written.
+                if not connection.execute(sql.update_writing_file(self._database, values)).affected:
+                    connection.execute(sql.insert_known_file(self._database, values))
+
+        self._shards.run(self._shard, operation, writes=True)
+        return any(row.state == "live" for row in self.all(file_id=successor.file_id) if row.token == successor.token)
+
+    def register(self, file: ColdFile) -> None:
+        """List a file that exists as condemned, unless its generation is listed."""
+        values = _values(file, "condemned")
+        self._shards.execute(self._shard, sql.insert_known_file(self._database, values, ignore=True))
 
     def condemn(self, file: ColdFile, *states: State) -> bool:
         """Condemn a file that is in one of these states; return whether it is condemned."""
@@ -205,3 +272,7 @@ class ShardFiles:
         statement = sql.update_file(self._database, file.file_id, file.generation, states, {"state": state})
         self._shards.execute(self._shard, statement)
         return any(row.state == state for row in self.all(file_id=file.file_id) if row.generation == file.generation)
+
+
+def _values(file: ColdFile, state: State) -> dict[str, int | str]:
+    return {"state": state, **{name: getattr(file, name) for name in sql.COPIED}}

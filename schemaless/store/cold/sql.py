@@ -14,6 +14,7 @@ from schemaless.wire.sql.parts import (
     cell_table,
     delete,
     id_range,
+    insert,
     numbers,
     table,
     text,
@@ -65,6 +66,20 @@ _FILE: Final = (
     b"file_id, generation, incarnation, token, state, first_id, last_id, cells, text_bytes, file_bytes, sha256, "
     b"erased_event, CONCAT(created_at,'+00:00'), CONCAT(changed_at,'+00:00')"
 )
+COPIED: Final = (
+    "file_id",
+    "generation",
+    "incarnation",
+    "token",
+    "first_id",
+    "last_id",
+    "cells",
+    "text_bytes",
+    "file_bytes",
+    "sha256",
+    "erased_event",
+)
+"""Columns of ``cold_file`` that say what an object is and has."""
 
 
 def select_files(database: str, states: Iterable[str] = (), file_ids: Iterable[int] = ()) -> bytes:
@@ -102,12 +117,23 @@ def insert_file(
     )
 
 
+def insert_known_file(database: str, values: Mapping[str, Term], *, ignore: bool = False) -> bytes:
+    """List a file that exists, with its state and the columns ``COPIED``; with ``ignore``, unless it is listed."""
+    return insert(table(database, b"cold_file"), ", ".join(values), [list(values.values())], ignore=ignore)
+
+
+def update_writing_file(database: str, values: Mapping[str, Term]) -> bytes:
+    """Give the row of a file that is listed as being written the values of ``insert_known_file``."""
+    key = {name: values[name] for name in ("file_id", "generation", "token")}
+    return update(table(database, b"cold_file"), {**values, "changed_at": NOW}, state="writing", **key)
+
+
 def update_file(
     database: str, file_id: int, generation: int, states: Iterable[str], changes: Mapping[str, Term]
 ) -> bytes:
     """Change a file's row if it is in one of these states."""
     return b"%b AND state IN (%b)" % (
-        update(table(database, b"cold_file"), {**changes, "changed_at": NOW}, file_id=file_id, generation=generation),
+        update(table(database, b"cold_file"), {"changed_at": NOW, **changes}, file_id=file_id, generation=generation),
         b",".join(map(text, states)),
     )
 

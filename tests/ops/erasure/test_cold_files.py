@@ -136,7 +136,7 @@ def test_files_that_no_cell_refers_to_and_unfinished_ones_are_free_of_the_docume
     assert str(rows[0]) not in str(cold.texts(cold.live(complete)))
     assert cold.names() == {cold.live(complete).name}
     for file in (unfinished, stalled):
-        assert not ShardFiles(cold.shards, shard).publish(file, {"cells": 12})
+        assert not ShardFiles(cold.shards, shard).publish(file, {"cells": 12, "sha256": "ab" * 32})
     states = {file.file_id: file.state for file in ShardFiles(cold.shards, shard).all() if not file.generation}
     assert states == {complete.file_id: "deleted", unfinished.file_id: "deleted", stalled.file_id: "deleted"}
 
@@ -177,8 +177,9 @@ def test_a_file_whose_cells_have_all_expired_is_deleted(fresh_store, erase_store
     number = job.begin_retention(erase_store)
     job.run(erase_store, job.ErasureSpec(number))
 
-    assert [state for _, state in cold.states(shard)] == ["deleted", "live"]
-    assert cold.names() == {file.name}
+    assert cold.states(shard) == [(0, "deleted"), (1, "condemned"), (0, "live")]
+    assert cold.names() == {file.name, *(each.name for each in ShardFiles(cold.shards, shard).all("condemned"))}
+    assert [cold.texts(each) for each in ShardFiles(cold.shards, shard).all("condemned")] == [[]]
     assert str(rows[2]) in str(cold.texts(file))
     assert status(erase_store, number).state == "acknowledged"
 

@@ -25,12 +25,12 @@ from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
-from schemaless.ops.tier.objects import cells_of, content_in
 from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import survey, verify
 from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.objects import cells_of, content_in
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.cold.targets import open_target
 from schemaless.store.internals import internals_of
@@ -146,7 +146,7 @@ def test_a_run_that_ends_while_bodies_are_replaced_is_continued(cells, migrate_s
         assert publish(files, file, written, replaces)
         # As if the reply to an UPDATE of a part of the cells had been lost.
         (live,) = files.all("live", file_id=file.file_id)
-        listed = list(cells_of(live, content_in(open_target(str(cold_folder)), live)))
+        listed = list(cells_of(*content_in(open_target(str(cold_folder)), live)))
         changes = []
         for stored in internals_of(migrate_store).read_stored(live.shard, [cell.added_id for cell, _ in listed[::2]]):
             (place,) = [place for cell, place in listed if cell.added_id == stored.added_id]
