@@ -17,7 +17,14 @@ from schemaless.errors import SchemalessError
 from schemaless.ops.move.sql import drop_table, raise_counter
 from schemaless.schema.databases import databases_like, tables_of
 from schemaless.schema.sql import drop_database, show_definition, use
-from schemaless.testing.sql import checksum_tables, delete_rows, insert_rows, select_rows, truncate_table
+from schemaless.testing.sql import (
+    checksum_tables,
+    delete_rows,
+    insert_rows,
+    select_rows,
+    show_schema_changes,
+    truncate_table,
+)
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.sql.sessions import set_session
 from schemaless.wire.urls import parse_url
@@ -41,12 +48,16 @@ class _TableState(NamedTuple):
 
 
 class _Snapshot(NamedTuple):
-    """Initial state of a datastore: its tables, and the rows of those that are not empty."""
+    """Initial state of a datastore: its tables, and the rows of those that are not empty.
+
+    ``ddl`` is what ``_ddl`` returned when its tables last had these definitions.
+    """
 
     name: str
     url: str
     tables: dict[_Table, _TableState]
     contents: dict[_Table, tuple[tuple[Any, ...], ...]]
+    ddl: dict[NodePool, int]
 
 
 class Datastores:
@@ -99,27 +110,32 @@ class Datastores:
         self._count += 1
         name = f"{self._prefix}{self._count}"
         url = self._make(name)
+        ddl = self._ddl()
         tables = self._tables(name)
         contents = {table: _rows(table[0], select_rows(*table[1:])) for table, state in tables.items() if state.rows}
-        return _Snapshot(name, url, tables, contents)
+        return _Snapshot(name, url, tables, contents, ddl)
 
     def _reused(self) -> _Snapshot | None:
         while self._free:
             snapshot = self._free.pop()
             # A datastore on which a test still holds a lock is not reused; close() drops it.
             with contextlib.suppress(SchemalessError):
-                if self._restored(snapshot):
-                    return snapshot
+                if (restored := self._restored(snapshot)) is not None:
+                    return restored
                 self._drop(snapshot.name)
         return None
 
-    def _restored(self, snapshot: _Snapshot) -> bool:
-        initial, existing = {table[:2] for table in snapshot.tables}, self._databases(snapshot.name).keys()
-        if not initial <= existing:
-            return False
-        for pool, database in existing - initial:
-            _execute(pool, drop_database(database))
-        now, first = self._tables(snapshot.name), snapshot.tables
+    def _restored(self, snapshot: _Snapshot) -> _Snapshot | None:
+        ddl, first = self._ddl(), snapshot.tables
+        if ddl == snapshot.ddl:
+            now = self._tables_as_defined(first)
+        else:
+            initial, existing = {table[:2] for table in first}, self._databases(snapshot.name).keys()
+            if not initial <= existing:
+                return None
+            for pool, database in existing - initial:
+                _execute(pool, drop_database(database))
+            now = self._tables(snapshot.name)
         changed = [table for table in {**first, **now} if now.get(table) != first.get(table)]
         for pool, tables in itertools.groupby(changed, key=lambda table: table[0]):
             repairs = [
@@ -127,23 +143,47 @@ class Datastores:
                 for table in tables
             ]
             _execute(pool, *itertools.chain.from_iterable(repairs))
-        emptied_only = all(_needs_only_emptying(now.get(table), first.get(table)) for table in changed)
-        return emptied_only or self._tables(snapshot.name) == first
+        if all(_needs_only_emptying(now.get(table), first.get(table)) for table in changed):
+            for table in changed:
+                ddl[table[0]] += _is_truncated(first[table])
+            return snapshot._replace(ddl=ddl)
+        ddl = self._ddl()
+        return snapshot._replace(ddl=ddl) if self._tables(snapshot.name) == first else None
+
+    def _ddl(self) -> dict[NodePool, int]:
+        """Return how many statements each server has executed that may change the definition of a table."""
+        return {pool: sum(int(count) for _, count in _rows(pool, show_schema_changes())) for pool in self._pools}
+
+    def _tables_as_defined(self, first: dict[_Table, _TableState]) -> dict[_Table, _TableState]:
+        """Return the state of tables whose definitions are unchanged."""
+        states: dict[_Table, _TableState] = {}
+        for pool, tables in itertools.groupby(first, key=lambda table: table[0]):
+            states |= self._states(pool, [table[1:] for table in tables], first)
+        return states
 
     def _tables(self, name: str) -> dict[_Table, _TableState]:
         states: dict[_Table, _TableState] = {}
         for pool, databases in itertools.groupby(self._databases(name), key=lambda pair: pair[0]):
             tables = [(database, table) for _, database in databases for table in sorted(tables_of(pool, database))]
-            # Checksums of cell tables may be slow; their next id shows whether they ever had rows.
-            small = [table for table in tables if table[1] != "cell"]
-            sums = _rows(pool, checksum_tables(small)) if small else ()
-            rows = {table: int(checksum or 0) for table, (_, checksum) in zip(small, sums, strict=True)}
-            for table in tables:
+            states |= self._states(pool, tables, {})
+        return states
+
+    def _states(
+        self, pool: NodePool, tables: Sequence[tuple[str, str]], known: dict[_Table, _TableState]
+    ) -> dict[_Table, _TableState]:
+        # Checksums of cell tables may be slow; their next id shows whether they ever had rows.
+        small = [table for table in tables if table[1] != "cell"]
+        sums = _rows(pool, checksum_tables(small)) if small else ()
+        rows = {table: int(checksum or 0) for table, (_, checksum) in zip(small, sums, strict=True)}
+        states = {}
+        for table in tables:
+            state = known.get((pool, *table))
+            if state is None or _is_truncated(state):
                 # A table recreated from MySQL's own SHOW CREATE TABLE shows a character set next to its collation.
                 definition = _CHARACTER_SET.sub("", str(_rows(pool, show_definition(*table))[0][1]))
                 next_id = _NEXT_ID.search(definition)
-                state = _TableState(_NEXT_ID.sub("", definition), next_id and next_id[0], rows.get(table, 0))
-                states[pool, *table] = state
+                state = _TableState(_NEXT_ID.sub("", definition), next_id and next_id[0], 0)
+            states[pool, *table] = state._replace(rows=rows.get(table, 0))
         return states
 
     def _databases(self, name: str) -> dict[tuple[NodePool, str], None]:
@@ -160,6 +200,11 @@ def _needs_only_emptying(now: _TableState | None, first: _TableState | None) -> 
     return now.definition == first.definition and not first.rows and first.next_id is None
 
 
+def _is_truncated(state: _TableState) -> bool:
+    """Return True if emptying a table takes TRUNCATE, which resets its ids and is many times slower than DELETE."""
+    return "AUTO_INCREMENT" in state.definition
+
+
 def _repair(
     database: str,
     name: str,
@@ -173,8 +218,7 @@ def _repair(
         statements.append(drop_table(database, name))
         if first is not None:
             statements += [use(database), (first.definition + (first.next_id or "")).encode()]
-    elif "AUTO_INCREMENT" not in first.definition:
-        # Truncating takes the server many times as long, because it replaces the file.
+    elif not _is_truncated(first):
         statements.append(delete_rows(database, name))
     else:
         statements.append(truncate_table(database, name))

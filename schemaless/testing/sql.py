@@ -14,6 +14,11 @@ def checksum_tables(tables: Iterable[tuple[str, str]]) -> bytes:
     return b"CHECKSUM TABLE %b" % b",".join(quoted_table(*table) for table in tables)
 
 
+def show_schema_changes() -> bytes:
+    """Show how often the server has executed each kind of statement that creates, changes or drops a table."""
+    return b"SHOW GLOBAL STATUS WHERE Variable_name RLIKE '^Com_(alter|create|drop|rename|truncate)'"
+
+
 def truncate_table(database: str, table: str) -> bytes:
     """Delete all rows of a table and reset its AUTO_INCREMENT."""
     return b"TRUNCATE TABLE %b" % quoted_table(database, table)
