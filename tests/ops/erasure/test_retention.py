@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
-import time
+import signal
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -34,6 +34,7 @@ from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.indexes.registry import Registry
 from schemaless.store.internals import internals_of
+from tests.processes import Runner
 
 COLUMNS = ("BASE", "LOG", "STATUS")
 Key = tuple[uuid.UUID, str, int]
@@ -280,20 +281,27 @@ def test_applications_cannot_set_policies_or_holds(fresh_store: Datastore) -> No
         internals.holds.hold([uuid.uuid4()], "me", "mine")
 
 
+def erase_a_shard_and_die(url: str) -> None:
+    """Kill this process when a retention run has erased the cells of its first shard and waits for replicas."""
+
+    def die(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with schemaless.connect(url) as store, mock.patch.object(job, "wait_for_replicas", die):
+        number = begin(store)
+        assert number is not None
+        run(store, number)
+
+
 @pytest.mark.guarantee("retention-ledger")
 def test_a_run_that_was_killed_is_continued(fresh_store: Datastore, erase_store: Datastore, erase_url: str) -> None:
     """Kill -9 between shards: the same entry of the ledger is completed, and counts what both runs erased."""
     cells = fill(fresh_store, 11, rows=40)
     policy = Policy("LOG", 20)
     internals_of(erase_store).policies.set(policy)
-    command = [sys.executable, "-m", "schemaless.cli.entry", "retention", "run", "--execute", "--max-mb-per-s", "0.05"]
-    environment = {**os.environ, "SCHEMALESS_URL": erase_url}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not erased_keys(fresh_store):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    runner = Runner(partial(erase_a_shard_and_die, erase_url))
+    runner.join()
+    assert runner.killed
     partly = erased_keys(fresh_store)
     (entry,) = internals_of(erase_store).erasures.ledger.entries()
     number = begin(erase_store)
