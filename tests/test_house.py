@@ -282,6 +282,7 @@ def installed(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
+@pytest.mark.long
 def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
     """Each module, the revisions, the descriptions of stored bytes and the mark for type checkers; no tests."""
     with zipfile.ZipFile(wheel) as archive:

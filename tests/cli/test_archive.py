@@ -247,7 +247,7 @@ def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, 
     assert first.err == ""
 
 
-@pytest.mark.parametrize("cut", [60, None], ids=["cut", "missing"])
+@pytest.mark.parametrize("cut", [60, pytest.param(None, marks=pytest.mark.long)], ids=["cut", "missing"])
 def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, before, tmp_path, cut):
     """Restore, verify and finalise name the file and the number of originals that it should have."""
     file = next((tmp_path / "originals").rglob("shard-0002*"))
@@ -273,6 +273,7 @@ def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, 
         ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("like_macos")
 def test_commands_and_the_library_need_nothing_that_macos_lacks(
     invoke, migrate_url, admin_url, fresh_store, new_row, tmp_path

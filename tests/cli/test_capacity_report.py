@@ -152,6 +152,7 @@ def test_report_recovers_the_written_history(invoke, grown):
     assert by_name["now"]["low_95"] < by_name["now"]["low_80"] < by_name["now"]["mid"]
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_report_uses_saved_measurements_or_takes_one(invoke, grown_anew, measure_url):
     """Without a saved measurement it takes one, with a note; the next report uses the saved one."""
@@ -224,6 +225,7 @@ def test_report_of_one_cell_says_so(invoke, fresh_store, fresh_url, new_row):
     assert "needs at least 14" in done.out
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_path):
     """It is named with the reason, its disk has no figures, and codecs are tried on the cells of the other."""

@@ -75,6 +75,7 @@ def test_a_png_has_two_dots_per_css_pixel():
     assert struct.unpack(">II", png[16:24]) == (1920, 960)
 
 
+@pytest.mark.long
 def test_the_title_of_a_png_does_not_cover_the_drawing():
     """In particular not a legend at the top."""
     from matplotlib.image import imread  # Takes a second to import.

@@ -100,6 +100,7 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert (nothing.code, nothing.out) == (0, "no cells found in these columns\n")
 
 
+@pytest.mark.long
 def test_advice_on_versions(invoke, fresh_store, fresh_url, migrate_url, new_row):
     """Their share of the bytes, now and as differences, and the command that makes them so."""
     row, parts = new_row(), [*map(str, range(300))]

@@ -83,7 +83,14 @@ def test_a_runtime_error_that_is_no_interrupt_is_shown_as_it_is(invoke, monkeypa
 @pytest.mark.parametrize("how", ["plain", *(pytest.param(how, marks=pytest.mark.long) for how in ("named", "in exec"))])
 @pytest.mark.parametrize(
     "place",
-    ["schemaless.cli.main", "click.shell_completion", "schemaless.errors", "schemaless.cli.info", "pymysql"],
+    [
+        "click.shell_completion",
+        "schemaless.cli.info",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("schemaless.cli.main", "schemaless.errors", "pymysql")
+        ),
+    ],
 )
 def test_an_interrupted_start_has_no_traceback(tmp_path, place, how):
     """From the first module of the command line to the last of a command."""

@@ -272,6 +272,7 @@ def test_cells_erased_during_a_migration_are_reported_and_no_fault(
     assert (data["total"]["erased"], data["total"]["left"]) == (1, {})
 
 
+@pytest.mark.long
 def test_the_eta_includes_waits_for_the_budget(fresh_store, new_row, migrate_url):
     """An ETA that left it out would promise the end of a slow job in minutes."""
     load(fresh_store, new_row)

@@ -515,7 +515,7 @@ def test_dump_to_head_is_quiet(start, dumped, fresh_url):
     assert (process.wait(30), err) == (0, b"")
 
 
-@pytest.mark.parametrize("command", [("info",), ("check", "--json")])
+@pytest.mark.parametrize("command", [("info",), pytest.param(("check", "--json"), marks=pytest.mark.long)])
 def test_short_output_to_a_closed_pipe_is_quiet(start, datastore_url, command):
     """Also if the first write happens at the very end."""
     process = start(*command, url=datastore_url)

@@ -119,6 +119,7 @@ def figures(url: str) -> dict[str, float]:
     return {name: value for name, value, _ in found if name in wanted and value is not None}
 
 
+@pytest.mark.long
 def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, replicated, eventually, monkeypatch):
     """``topology show``, ``status``, metrics and a change of servers say so; a healthy semi-synchronous pair is green.
 

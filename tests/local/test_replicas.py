@@ -180,6 +180,7 @@ def test_status_shows_a_replica_that_runs_and_does_not_replicate(pair, pair_fold
     assert servers.status(pair_folder)[1].fault is None
 
 
+@pytest.mark.long
 def test_replica_of_a_primary_with_purged_logs_is_refused(pair, pair_folder, query):
     """Without the binary logs, no further replica is created; existing servers continue."""
     primary, _ = pair

@@ -84,6 +84,7 @@ def read(exporter: Exporter, name: str) -> None:
     part.refresh()
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh_store, migrate_url, accounts, new_row):
     """The command serves them until Ctrl-C; labels hold nothing of a cell, and each name that is exported is listed."""

@@ -160,6 +160,7 @@ def test_a_remote_address_always_has_a_token():
     assert address("[::]:1", remote=True, token=TOKEN).token == TOKEN
 
 
+@pytest.mark.long
 @pytest.mark.mysql
 def test_an_unexpected_error_is_a_fault_of_its_part_until_a_reading_succeeds(
     fresh_store, eventually, monkeypatch, caplog

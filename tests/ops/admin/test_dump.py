@@ -47,7 +47,9 @@ def other_store(accounts, new_name) -> Iterator[Datastore]:
         yield opened
 
 
-@pytest.mark.parametrize("name", ["legacy", "msgpack+zlib", "json+zstd"])
+@pytest.mark.parametrize(
+    "name", ["msgpack+zlib", *(pytest.param(name, marks=pytest.mark.long) for name in ("legacy", "json+zstd"))]
+)
 def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
     """Into another datastore and codec, with newlines, NaN, duplicate keys, lone surrogates and deep nesting."""
     lines = [loading.dump_line(cell, stored=False) for cell in everything(mixed)]

@@ -316,7 +316,9 @@ def test_load_bad_line_is_named_and_the_lines_before_it_are_loaded(store, rows_f
     assert [number for number, _ in report.failures] == [5]
 
 
-@pytest.mark.parametrize("name", ["legacy", "json+none", "msgpack+none"])
+@pytest.mark.parametrize(
+    "name", ["legacy", *(pytest.param(name, marks=pytest.mark.long) for name in ("json+none", "msgpack+none"))]
+)
 def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
     """A body over 16 MiB - 1 is detected before the server rejects it with an unhelpful error."""
     large = b'{"id": "large", "text": "' + b"x" * (16 << 20) + b'"}'

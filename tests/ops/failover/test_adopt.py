@@ -289,6 +289,7 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
     assert ids == sorted(ids)
 
 
+@pytest.mark.long
 def test_shards_that_are_being_moved_are_not_fenced(client, own_accounts, adopt, first, second, rows):
     """A cut that had fenced the source, a cut past its commit point here, and a table that belongs to no move.
 
@@ -325,6 +326,7 @@ def test_shards_that_are_being_moved_are_not_fenced(client, own_accounts, adopt,
     assert (block_of(before), block_of(after)) == (0, 2)
 
 
+@pytest.mark.long
 def test_concurrent_changes_of_clusters_do_not_prevent_an_adoption(client, adopt, first, rows, monkeypatch):
     """Neither a change of another cluster nor one of the same cluster between the two writes prevents the claim."""
     original, claimed = failover.make_claim, []
@@ -402,6 +404,7 @@ def first_url(server: LocalServer) -> str:
     return server.url.replace("root@", "")
 
 
+@pytest.mark.long
 def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
     client, own_accounts, adopt, first, second, capsys
 ):
@@ -429,6 +432,7 @@ def test_show_warns_of_asynchronous_replication_and_reports_an_old_primary(
 CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")
 
 
+@pytest.mark.long
 def test_a_server_that_is_not_ready_is_not_adopted(client, adopt, first, second, rows, monkeypatch):
     """A server that is read-only, still replicates, or has not applied received transactions is refused.
 
@@ -503,6 +507,7 @@ def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
     ]
 
 
+@pytest.mark.long
 def test_a_new_primary_that_soon_stops_waiting_for_replicas_is_adopted(client, adopt, first, second):
     """Nothing commits there before its adoption, so only the adoption's own first commit makes it asynchronous."""
     with over(first), semi_synchronous(second, timeout_ms=100):

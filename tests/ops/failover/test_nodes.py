@@ -263,6 +263,7 @@ def test_a_switchover_moves_the_catalog(url, at, name, replicated, replica, row)
                 nodes.remove_replica(url, "cluster-1", at(replica))
 
 
+@pytest.mark.long
 def test_a_switchover_may_be_unable_to_read_what_the_old_primary_received(flavour, url, at, replicated, replica):
     """Errant transactions are found by what it has committed; a warning has the GRANT."""
     if flavour != "mysql":
@@ -281,6 +282,7 @@ def test_a_switchover_may_be_unable_to_read_what_the_old_primary_received(flavou
     assert f"GRANT {privilege} TO 'nodes_admin'" in changed.warnings[0]
 
 
+@pytest.mark.long
 def test_a_primary_that_soon_stops_waiting_for_replicas_is_accepted(url, at, replicated, replica, tmp_path):
     """It waits for a semi-synchronous replica until a commit times out, and none was made yet."""
     link = tmp_path / "renamed.sock"
@@ -307,7 +309,7 @@ def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, rep
     assert addresses(url, "cluster-1")["primary"] == [str(replicated.socket)]
 
 
-@pytest.mark.parametrize("command", [nodes.set_primary, adopt])
+@pytest.mark.parametrize("command", [nodes.set_primary, pytest.param(adopt, marks=pytest.mark.long)])
 def test_a_promoted_server_that_the_catalog_does_not_list(url, at, name, replicated, replica, other, flavour, command):
     """A URL may name it although its catalog does not; a copy is refused, because the original is writable."""
     if flavour == "mariadb" and command is adopt:

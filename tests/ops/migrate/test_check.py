@@ -138,7 +138,7 @@ def test_check_some_shards_only(fresh_store, new_row):
     assert check(fresh_store, [1, 3]).cells == sum(fresh_store.shard_of(row) in (1, 3) for row in rows)
 
 
-@pytest.mark.parametrize("when", ["before", "between two pages"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "between two pages"])
 def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fresh_store, new_row, by_hand, when):
     """A dropped shard database is one fault, and all other shards are checked."""
     rows = list(islice((row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1), 4))

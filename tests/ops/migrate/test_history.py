@@ -162,7 +162,13 @@ def test_chains_stay_short_while_versions_are_added(fresh_store, migrate_store, 
     assert {key: cell.body for key, cell in cells_of(fresh_store).items()} == {k: c.body for k, c in after.items()}
 
 
-@pytest.mark.parametrize(("to", "left"), [("msgpack+zstd", "msgpack+delta"), ("packed+zstd", None), ("legacy", None)])
+@pytest.mark.parametrize(
+    ("to", "left"),
+    [
+        ("msgpack+zstd", "msgpack+delta"),
+        *(pytest.param(to, None, marks=pytest.mark.long) for to in ("packed+zstd", "legacy")),
+    ],
+)
 def test_an_ordinary_migration_keeps_deltas_of_its_serializer(fresh_store, migrate_store, rows, to, left):
     """Others become whole; and --no-history makes all of them whole."""
     migrate.run(migrate_store, HISTORY)
@@ -174,7 +180,7 @@ def test_an_ordinary_migration_keeps_deltas_of_its_serializer(fresh_store, migra
     assert_readable(fresh_store, rows)
 
 
-@pytest.mark.parametrize("to", ["msgpack+zlib", "packed+zstd"])
+@pytest.mark.parametrize("to", ["msgpack+zlib", pytest.param("packed+zstd", marks=pytest.mark.long)])
 def test_plan_of_a_small_datastore_matches_the_run(fresh_store, migrate_store, rows, to):
     """To deltas and back; the figures of the plan, and those recorded with the job, are exact."""
 
@@ -200,6 +206,7 @@ def test_plan_of_a_small_datastore_matches_the_run(fresh_store, migrate_store, r
             assert plan_migration(migrate_store, spec).columns == {}
 
 
+@pytest.mark.long
 def test_advice_tells_what_history_brings(fresh_store, migrate_store, rows):
     """The shares of superseded versions now and as deltas are those before and after the run."""
     migrate.run(migrate_store)
@@ -214,6 +221,7 @@ def test_advice_tells_what_history_brings(fresh_store, migrate_store, rows):
         assert advice[column].as_deltas == Interval.of(sum(after[key] for key in superseded) / whole)
 
 
+@pytest.mark.long
 def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
     """The result is in the interval, twice as wide, and within 10 % of the prediction."""
     chance = random.Random(3)
@@ -321,7 +329,7 @@ def test_copies_are_whole(fresh_store, migrate_store, rows, new_name, admin_urls
         assert_readable(other, rows)
 
 
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("stored", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_dump_is_loaded_elsewhere(fresh_store, migrate_store, rows, new_name, accounts, stored):
     """Every document is there, whole, whether the dump has documents or stored bytes."""
     migrate.run(migrate_store, HISTORY)

@@ -45,7 +45,13 @@ def everything(store) -> dict:
     }
 
 
-@pytest.mark.parametrize(("to", "sources"), [("msgpack+zlib", ()), ("msgpack+zstd", ("legacy",)), ("legacy", ())])
+@pytest.mark.parametrize(
+    ("to", "sources"),
+    [
+        ("msgpack+zstd", ("legacy",)),
+        *(pytest.param(to, (), marks=pytest.mark.long) for to in ("msgpack+zlib", "legacy")),
+    ],
+)
 def test_plan_of_a_small_datastore_matches_the_run(fresh_store, mixed, migrate_store, to, sources):
     """Exact counts and bytes by column; the plan changes nothing; after the run there is nothing to do."""
     before = everything(fresh_store)

@@ -405,6 +405,7 @@ def held(migrate_store, tmp_path, eventually, count=1):
     return job, run, outcomes
 
 
+@pytest.mark.long
 def test_paused_restore_waits_until_resumed(fresh_store, before, migrate_store, tmp_path, eventually):
     """While paused, nothing is restored, and the status shows the progress."""
     migrate(migrate_store, tmp_path)
@@ -425,6 +426,7 @@ def test_paused_restore_waits_until_resumed(fresh_store, before, migrate_store, 
     assert sum(state.cells for state in through.shards) == len(TEXTS)
 
 
+@pytest.mark.long
 def test_cancelled_restore_ends_and_another_does_the_rest(fresh_store, before, migrate_store, tmp_path, eventually):
     """The runners stop; a new job does the rest."""
     migrate(migrate_store, tmp_path)

@@ -291,6 +291,7 @@ def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexe
     assert indexed.faults()["missing"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("beside")
 def test_followers_are_rewound_in_a_paused_job_and_beside_unreachable_shards(
     indexed, bench, movers: Movers, client, monkeypatch
@@ -389,6 +390,7 @@ def test_an_index_that_cannot_be_moved_is_refused(indexed, client):
     assert indexed.faults() == {}
 
 
+@pytest.mark.long
 def test_a_repair_ends_when_a_move_begins(indexed, client, monkeypatch):
     """The move may have copied unrepaired entries; after the move, the same repair completes."""
     shards, begun = internals_of(client).shards, list[Job]()
@@ -409,6 +411,7 @@ def test_a_repair_ends_when_a_move_begins(indexed, client, monkeypatch):
     assert indexed.faults() == {}
 
 
+@pytest.mark.long
 def test_a_plan_knows_an_index_that_is_created_during_it(indexed, client, url, monkeypatch):
     """A stale registry must not make the plan report a new index's table as unknown."""
     disk_space = moves.disk_space_of

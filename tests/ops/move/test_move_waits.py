@@ -196,6 +196,7 @@ def test_a_tail_that_is_longer_than_measured_is_not_copied_under_the_lock(bench,
     assert len(waiting) > 1
 
 
+@pytest.mark.long
 def test_a_mover_does_not_wait_between_measuring_the_tail_and_the_cut(bench, movers, client, monkeypatch):
     """It waits for a paused job or a lagging replica before it measures, because the tail grows while it waits."""
     job = bench.begin()

@@ -268,6 +268,7 @@ def test_what_retention_frees_and_saves_follows_from_the_days_of_the_json():
     assert freed_later / (recent + added) == pytest.approx(freed_now / older, rel=0.03)
 
 
+@pytest.mark.long
 def test_copies_that_differ_between_disks_are_counted_disk_by_disk():
     """One disk with one copy and one with three: the cost is in between, and follows an explicit number."""
     spaces = [space("cluster-1", copies=1), space("cluster-2", copies=3, disk=5 * GIB)]
@@ -622,6 +623,7 @@ def test_tables_hold_as_many_cells_as_columns(both):
             assert {len(row) for row in table.rows} == {len(table.columns)}, table.title
 
 
+@pytest.mark.long
 def test_a_figure_beyond_the_horizon_is_explained():
     """The length of the forecast, and why it is not longer."""
     large = [space("cluster-1", disk=4096 * GIB)]

@@ -50,6 +50,7 @@ def asked() -> CapacityReport:
     return report(planning=PlanningOptions(thresholds=(0.7, 0.95), lead_days=30, price_per_tb=90, fail_below_days=60))
 
 
+@pytest.mark.long
 def test_thresholds_come_one_after_the_other_and_before_full(asked):
     """Every level of a disk is later than the level before it, at all ends of its interval; full is the answer."""
     for found in (asked.planning.now, asked.planning.after):
@@ -265,6 +266,7 @@ def test_many_clusters_are_cut_to_the_worst():
     assert of_many_shards().planning.verdict is not None
 
 
+@pytest.mark.long
 def test_a_measurement_is_restored_with_the_files_of_its_shards():
     """Each shard's file length comes back from the catalog."""
     kept = of_many_shards().measurement

@@ -239,6 +239,7 @@ def test_an_unknown_answer_has_a_reason(odd, name, why):
         assert why in each.why
 
 
+@pytest.mark.long
 def test_a_note_on_several_clusters_is_one_note():
     """What holds for all disks is said once, with their names; the page has the notes below the figures."""
     found = report(measurement(clusters=[space(name, disk=None) for name in ("cluster-1", "cluster-2")]))

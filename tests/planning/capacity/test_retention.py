@@ -188,6 +188,7 @@ def test_days_that_were_erased_keep_the_growth_of_an_earlier_measurement() -> No
     assert files[1] < rebuilt - 100 * MIB
 
 
+@pytest.mark.long
 def test_policies_of_several_datastores_are_told_apart() -> None:
     """A policy applies to the column of its own datastore."""
     users = replace(measurement(days=60, bytes_a_day=5 * MIB), datastore="users")

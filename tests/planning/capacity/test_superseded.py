@@ -70,6 +70,7 @@ def test_a_report_of_a_catalog_without_policies_says_so(
     assert collected.measurements[-1].trials.columns
 
 
+@pytest.mark.long
 def test_erased_cells_are_no_part_of_codec_trials(
     fresh_store: Datastore, erase_store: Datastore, new_row: Callable[[], uuid.UUID]
 ) -> None:

@@ -94,7 +94,9 @@ class Rows:
 
 
 @pytest.mark.parametrize("rows_of_a_window", [8, 40])
-@pytest.mark.parametrize("pattern", ["dense", "after_gaps", "regions", "weekly"])
+@pytest.mark.parametrize(
+    "pattern", ["weekly", *(pytest.param(name, marks=pytest.mark.long) for name in ("dense", "after_gaps", "regions"))]
+)
 def test_intervals_contain_the_truth_and_estimates_are_unbiased(pattern, rows_of_a_window):
     """In at least 90 of 100 seeded runs, also if gaps correlate with sizes; the mean of the estimates is the truth."""
     rows = Rows(pattern, 1)

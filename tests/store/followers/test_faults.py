@@ -195,7 +195,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         triggers.remove(third.name)
 
 
-@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.long), True], ids=["goes on", "dies"])
 def test_a_replay_completes_if_its_connection_ends_at_any_statement(proxied, monkeypatch, dies):
     """What is to be tried again, the cell, that it was begun, that it came through: then it is parked no more."""
     proxy, store = proxied
