@@ -1,4 +1,4 @@
-"""The alerts of the page about metrics, and the dashboard, ask for what is exported and for nothing else.
+"""The alerts and the dashboard in docs/ ask for what is exported and for nothing else.
 
 Prometheus's own ``promtool`` parses each query. Debian has it in the package ``prometheus``, which .ci/run unpacks
 where it can; SCHEMALESS_PROMTOOL names it.
@@ -22,15 +22,9 @@ pytestmark = pytest.mark.once
 
 PROMTOOL = os.environ.get("SCHEMALESS_PROMTOOL") or shutil.which("promtool")
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "monitoring.md").read_text(encoding="utf-8")
+ALERTS = (DOCS / "metrics-alerts.yml").read_text(encoding="utf-8")
 DASHBOARD = json.loads((DOCS / "metrics-dashboard.json").read_text(encoding="utf-8"))
 METRICS = {metrics.PREFIX + name: metric for name, metric in metrics.METRICS.items()}
-
-
-def alerts() -> str:
-    """Return the rules that the page shows."""
-    (block,) = re.findall(r"^```yaml\n(groups:\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return block
 
 
 def dashboard_queries() -> list[str]:
@@ -41,14 +35,14 @@ def dashboard_queries() -> list[str]:
 
 def test_queries_ask_for_what_is_exported():
     """Each name and label is one of a metric's; each metric that has an alert has a panel."""
-    queries = [*dashboard_queries(), *re.findall(r"^ +expr: (.*)$", alerts(), re.MULTILINE)]
+    queries = [*dashboard_queries(), *re.findall(r"^ +expr: (.*)$", ALERTS, re.MULTILINE)]
 
     for query in queries:
         for name, labels in re.findall(r"(schemaless_\w+)(?:\{([^}]*)\})?", query):
             known = {"datastore", *METRICS[name].labels}
             assert {label.partition("=")[0].rstrip("!~") for label in labels.split(",") if label} <= known, query
     shown = set(re.findall(r"schemaless_\w+", "".join(dashboard_queries())))
-    alarming = set(re.findall(r"schemaless_\w+", alerts()))
+    alarming = set(re.findall(r"schemaless_\w+", ALERTS))
     assert len(alarming) > 20
     assert alarming - shown == set()
     assert {name for name in METRICS if name.startswith("schemaless_export_")} - shown == set()
@@ -76,7 +70,7 @@ def test_prometheus_parses_every_query(tmp_path):
     rules = "".join(
         f"- record: query_{number}\n  expr: >-\n    {query}\n" for number, query in enumerate(dashboard_queries())
     )
-    (tmp_path / "alerts.yml").write_text(alerts())
+    (tmp_path / "alerts.yml").write_text(ALERTS)
     (tmp_path / "queries.yml").write_text("groups:\n- name: dashboard\n  rules:\n" + textwrap.indent(rules, "  "))
 
     done = subprocess.run(

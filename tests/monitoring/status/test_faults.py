@@ -49,7 +49,7 @@ from schemaless.store.triggers.supervision import prepare
 from schemaless.topology.model import Cluster
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on, connect
-from tests.monitoring.metrics.test_dashboard import alerts
+from tests.monitoring.metrics.test_dashboard import ALERTS
 from tests.promotion import read_only, semi_synchronous, sql, word
 
 pytestmark = [pytest.mark.mysql]
@@ -375,7 +375,7 @@ def test_a_fault_is_red_everywhere_with_the_command_that_helps(invoke, watched, 
     before, after = ({(each, labels): value for each, value, labels in values(of)} for of in (healthy, status))
     changed = {each for (each, labels), value in after.items() if before.get((each, labels)) != value}
     assert fault.metric in changed
-    assert f"{PREFIX}{fault.metric}" in alerts()
+    assert f"{PREFIX}{fault.metric}" in ALERTS
 
 
 def test_a_page_shows_faults_within_ten_seconds(watched):
