@@ -166,6 +166,8 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     with progress("counting cells", len(shards), "shards") as listener:
         found = survey(store, rules, shards, listener)
     total = found.total
+    for name in sorted({name for name, _ in rules} - found.columns.keys()):
+        note(f"{name} has a policy, but no cells in these shards")
     print_result({**_survey_json(found), "freed_bytes": found.freed_bytes, "new_file_bytes": found.new_file_bytes})
     if not total.eligible_cells:
         out().print("no further cells become cold now")

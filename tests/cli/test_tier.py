@@ -44,6 +44,9 @@ def test_cells_become_cold_and_come_back(invoke, filled, fresh_store, admin_url,
     assert planned["columns"]["LOG"]["eligible_cells"] == 100
     assert planned["freed_bytes"] == planned["columns"]["LOG"]["eligible_bytes"] - 100 * 30
     assert "100 cells would become cold" in dry.out
+    assert invoke("tier", "set", "LOGG", "--after", "180d", url=admin_url).code == 0
+    assert invoke("tier", "plan", url=fresh_url).err == "LOGG has a policy, but no cells in these shards\n"
+    assert invoke("tier", "set", "LOGG", "--never", url=admin_url).code == 0
     assert not [*tmp_path.rglob("*.parquet")]
     done = invoke("tier", "run", "--execute", "--json", url=migrate_url)
     status = invoke("tier", "status", "--json", url=fresh_url).json
