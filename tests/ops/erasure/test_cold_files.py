@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schemaless import ColdBodyMissing, ColdStoreUnavailable, Datastore, NewCell, finish_erasure
+from schemaless import ColdBodyMissing, ColdFileDamaged, ColdStoreUnavailable, Datastore, NewCell, finish_erasure
 from schemaless.monitoring.status.cold import ColdReader
 from schemaless.monitoring.status.model import ColdView
 from schemaless.ops.erasure import job
@@ -17,6 +17,7 @@ from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.erasure.status import record_acknowledgements, status
 from schemaless.ops.erasure.verify import verify
+from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
@@ -161,6 +162,55 @@ def test_two_erasures_at_once_both_leave_the_file(erase_store, cold, rows):
     assert cold.texts(cold.live(file)) == expected
     assert cold.names() == {cold.live(file).name}
     assert {state for _, state in cold.states(shard)} == {"deleted", "live"}
+
+
+@pytest.mark.guarantee("erasure-cold")
+def test_a_file_that_becomes_live_while_it_is_looked_at_is_rewritten(fresh_store, erase_store, cold, rows, monkeypatch):
+    """Only files that are being written are condemned: its writer replaces bodies by references at this moment."""
+    shard, condemn, live = erase_store.shard_of(rows[0]), ShardFiles.condemn, []
+    cells = list(fresh_store.scan_shard(shard))
+    file = cold.listed(cells)
+    content = cold.put(file, cells)
+
+    def overtaken(files, each, *states):
+        live.extend([cold.published(file, content)] if not live else [])
+        return condemn(files, each, *states)
+
+    monkeypatch.setattr(ShardFiles, "condemn", overtaken)
+    erase(erase_store, rows[0])
+
+    assert cold.states(shard) == [(0, "deleted"), (1, "live")]
+    assert [text is None for group in cold.texts(cold.live(file)) for text in group] == [
+        cell.row_key == rows[0] for cell in sorted(cells, key=lambda cell: (cell.row_key.bytes, cell.ref_key))
+    ]
+
+
+@pytest.mark.guarantee("erasure-cold", "cold-present")
+def test_what_is_left_of_a_lost_file_is_kept_until_its_cells_are_erased(erase_store, migrate_store, cold, rows):
+    """A sweep leaves a later generation that is damaged; a file without live cells is not read."""
+    shard = erase_store.shard_of(rows[0])
+    frozen(cold, rows)
+    (old,) = ShardFiles(cold.shards, shard).all()
+    erase(erase_store, rows[0])
+    new = cold.live(old)
+    # As in a database that was restored from a backup.
+    database = cold.shards.database(shard).encode()
+    cold.shards.execute(shard, b"DELETE FROM `%b`.cold_file WHERE generation=1" % database)
+    cold.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
+    whole = (cold.folder / new.name).read_bytes()
+    (cold.folder / new.name).write_bytes(whole[:-1])
+    for _ in range(2):
+        SWEEP.run(migrate_store, SweepSpec(0))
+    assert (cold.names(), cold.states(shard)) == ({new.name}, [(0, "live")])
+    number = erase_store.erase(rows[1], reason=REASON).number
+    with pytest.raises(ColdFileDamaged):
+        finish_erasure(erase_store, number)
+    (cold.folder / new.name).write_bytes(whole)
+    assert finish_erasure(erase_store, number).state == "acknowledged"
+    assert cold.states(shard) == [(0, "deleted"), (1, "deleted"), (2, "live")]
+    (cold.folder / cold.live(old).name).unlink()
+    erase(erase_store, rows[2])
+    assert cold.states(shard)[2:] == [(2, "deleted"), (3, "condemned")]
 
 
 @pytest.mark.guarantee("erasure-cold")

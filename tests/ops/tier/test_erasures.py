@@ -269,12 +269,15 @@ def test_a_sweep_deletes_only_unused_files_of_its_own(fresh_store, migrate_store
     files = ShardFiles(root, 0)
     RECALL.run(migrate_store, RecallSpec(("LOG",)), range(1, 4))
     before = objects(cold_folder)
+    own = internals_of(fresh_store).cold.store().incarnation
+    unfinished = files.list_new(own, 1, 9)
     for _ in range(2):
         SWEEP.run(migrate_store, SweepSpec(0))
     assert objects(cold_folder) == before
+    assert [file.state for file in files.all(file_id=unfinished.file_id)] == ["writing"]
+    assert files.condemn(unfinished, "writing")
     RECALL.run(migrate_store, RecallSpec())
     catalog = root.pool_for(internals_of(fresh_store).catalog.node)
-    own = internals_of(fresh_store).cold.store().incarnation
     for incarnation, left in (("0" * 32, before), (own, set())):
         catalog.execute(f"UPDATE `{fresh_store.name}`.cold_store SET incarnation='{incarnation}'".encode())
         for _ in range(2):

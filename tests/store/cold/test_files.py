@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -80,15 +81,24 @@ def test_a_condemned_file_does_not_return(files):
     late = files.list_new(INCARNATION, 1, 10, file_id=file.file_id, generation=2)
     assert not files.publish(late, WRITTEN, replaces=file)
     assert not files.deleted(again)
+    found = replace(again, generation=5, token="cd" * 8)
+    assert not files.adopt(found, file, 9)
+    assert files.adopt(found, again, 9)
+    assert not files.adopt(replace(found, generation=6, token="ef" * 8), again, 9)
+    # A backup was made while the next generation was being written.
+    written = files.list_new(INCARNATION, 1, 10, file_id=file.file_id, generation=7)
+    assert files.adopt(replace(written, **WRITTEN), found, 9)
     assert files.deleted(other)
     assert not files.condemn(other, "live", "writing")
     states = {(each.file_id, each.generation): each.state for each in files.all()}
     assert states == {
         (file.file_id, 0): "condemned",
-        (file.file_id, 1): "live",
+        (file.file_id, 1): "deleted",
         (file.file_id, 2): "condemned",
+        (file.file_id, 5): "deleted",
+        (file.file_id, 7): "live",
         (other.file_id, 0): "deleted",
     }
     (live,) = files.all("live")
     assert {name: getattr(live, name) for name in WRITTEN} == WRITTEN
-    assert len({each.name for each in files.all()}) == 4
+    assert len({each.name for each in files.all()}) == 6
