@@ -32,7 +32,7 @@ from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.objects import cells_of, content_in
 from schemaless.store.cold.settings import TierPolicy
-from schemaless.store.cold.targets import open_target
+from schemaless.store.cold.targets import LocalTarget, open_target
 from schemaless.store.internals import internals_of
 from tests.ops.migrate.originals import TEXTS, public_texts
 from tests.skips import shared
@@ -166,6 +166,31 @@ def test_a_run_that_ends_while_bodies_are_replaced_is_continued(cells, migrate_s
     found = verify(migrate_store, range(4))
     assert (found.faults, found.cells) == ([], sum(key.column_name != "HOT" for key in cells))
     assert found.files == len([*cold_folder.rglob("*.parquet")])
+
+
+@pytest.mark.guarantee("cold-verified")
+def test_a_sweep_believes_no_listing(cells, migrate_store, spec, cold_folder, monkeypatch):
+    """What an erasure begins to write while the folder is listed is kept, and what is shown wrongly does not matter."""
+    TIER.run(migrate_store, spec)
+    shards = internals_of(migrate_store).shards
+    incarnation = internals_of(migrate_store).cold.store().incarnation
+    names, written = LocalTarget.names, {}
+
+    def slowly(target, folder):
+        if folder.startswith(incarnation) and folder not in written:
+            # Its name says that it is old, like that of the next generation of an old file.
+            file = ShardFiles(shards, int(folder[-4:])).list_new(incarnation, 1, 2, file_id=1 << 20)
+            target.put(file.name, b"", "test")
+            written[folder] = cold_folder / file.name
+        return [*names(target, folder), f"{2:016x}-0-{'ab' * 8}.parquet"]
+
+    monkeypatch.setattr(LocalTarget, "names", slowly)
+    SWEEP.run(migrate_store, SweepSpec(0))
+    assert [path.exists() for path in written.values()] == [True] * 4
+    monkeypatch.setattr(LocalTarget, "names", lambda target, folder: [])
+    SWEEP.run(migrate_store, SweepSpec(0))
+    found = verify(migrate_store, range(4))
+    assert (found.faults, found.cells) == ([], sum(key.column_name != "HOT" for key in cells))
 
 
 def texts_of_every_kind(count, chance):
