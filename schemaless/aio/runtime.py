@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -53,8 +53,18 @@ class EventLoop:
 
     def result(self, future: Future[T], timeout_s: float) -> T:
         """Suspend the task."""
-        # Shielded: others may wait for the same work.
-        return bridge.wait(asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), timeout_s))
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+
+        def wake(done: Future[T]) -> None:
+            # The loop may be closed by now, if the caller was cancelled or did not wait any longer.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(ready.set)
+
+        # Not ``wrap_future``: others may wait for the same work, so it must not be cancelled with the caller.
+        future.add_done_callback(wake)
+        bridge.wait(asyncio.wait_for(ready.wait(), timeout_s))
+        return future.result()
 
 
 _runtimes = LiveObjects[EventLoop]()
