@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from schemaless.base.parts import parts
 from schemaless.codec.deltas import Version
@@ -26,14 +27,14 @@ from schemaless.store.cells.bases import ChainedRows, with_bases
 from schemaless.store.cells.sql import Row, select_cells
 from schemaless.store.cold.content import Group, load_cold
 from schemaless.store.cold.fetching import Wanted, fetch
-from schemaless.store.cold.files import ColdFile, successor_of
+from schemaless.store.cold.files import ColdFile
+from schemaless.store.cold.objects import content_in
 from schemaless.store.cold.settings import ColdSettings
 from schemaless.store.cold.sql import select_files
 from schemaless.store.cold.targets import Target, open_target
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
 
-T = TypeVar("T")
 Run = Callable[[Callable[[Connection], Any]], Any]
 """Function that runs an operation on a connection to a shard's server, and returns its result."""
 
@@ -62,7 +63,7 @@ class ColdBodies:
         # By process, because the clients of object stores do not survive a fork.
         self._targets: dict[int, Target] = {}
 
-    def completed(self, rows: Sequence[Row], run: Run, shard: int) -> Sequence[Row]:
+    def completed(self, rows: Sequence[Row], run: Run, shard: int, run_again: Run | None = None) -> Sequence[Row]:
         """Return the rows that ``with_bases`` returned, with the texts of all references among what they depend on.
 
         What is wrong with a file is raised when the body is decoded.
@@ -71,6 +72,7 @@ class ColdBodies:
             rows: rows of one shard.
             run: runs an operation on the server that the rows were read from.
             shard: the shard's number.
+            run_again: runs an operation on the server to ask if a file is gone; the primary by default.
 
         Raises:
             ColdStoreUnavailable: the cold store cannot be read, or did not respond in time.
@@ -81,13 +83,13 @@ class ColdBodies:
             return rows
         faults = self._read(rows, references, shard, run)
         if faults:
-            rows, faults = self._read_again(rows, shard)
+            rows, faults = self._read_again(rows, shard, run_again or partial(self._shards.run, shard))
         for place, fault in faults.items():
             rows.versions.bodies[place] = with_fault(rows.versions.bodies[place], fault)
         return rows
 
-    def _read_again(self, rows: ChainedRows, shard: int) -> tuple[ChainedRows, dict[Version, CorruptBody]]:
-        """Read the cells and the rows of their files again, from the primary, and then the files."""
+    def _read_again(self, rows: ChainedRows, shard: int, run: Run) -> tuple[ChainedRows, dict[Version, CorruptBody]]:
+        """Read the cells and the rows of their files again, and then the files."""
         database = self._shards.database(shard)
         keys = [row[1:4] for row in rows.chained()]
 
@@ -97,9 +99,6 @@ class ColdBodies:
                 some: Any = connection.rows(select_cells(database, part))
                 found += some
             return with_bases(connection, database, found)
-
-        def run(operation: Callable[[Connection], T]) -> T:
-            return self._shards.run(shard, operation)
 
         for place in [place for place in self._files if place[0] == shard]:
             self._files.pop(place, None)
@@ -174,9 +173,12 @@ class ColdBodies:
             file = self._files.get((shard, number))
             if file is None:
                 continue
-            successor = successor_of(file, self._target().names(file.folder))
-            if successor is not None:
-                self._files[shard, number] = successor
+            try:
+                found, _ = content_in(self._target(), file)
+            except (ColdBodyMissing, ColdFileDamaged):
+                continue
+            if found.generation != file.generation:
+                self._files[shard, number] = found
                 changed = True
         return changed
 

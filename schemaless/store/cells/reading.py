@@ -216,7 +216,9 @@ class Reader:
         rows: Sequence[Row] = self._run(operation, shard, source)
         if not cold:
             return rows
-        return self.cold.completed(rows, partial(self._run, shard=shard, source=source), shard)
+        run = partial(self._run, shard=shard, source=source)
+        # A replica may not know yet that a file was rewritten.
+        return self.cold.completed(rows, run, shard, None if source.read_from == "replica" else run)
 
     def _run(self, operation: Callable[[Connection], Any], shard: int, source: Source) -> Any:
         """Run an operation on a server of a shard that ``source`` allows."""
@@ -419,7 +421,9 @@ class Reader:
             for stored_row in rows:
                 cell = self.stored(stored_row, shard, source)
                 count, stale = count + 1, stale or cell.stale
-                yield cell
+                # A row that was read again may have been erased since it was selected.
+                if include_erased or not cell.erased:
+                    yield cell
             if count != limit and not stale:
                 source.check_absent(shard, f"more versions of row {row.hex()} in column {column_name}")
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.errors import ColdStoreUnavailable, InvalidInput
 from schemaless.store.cold.content import Damaged, Footer, Group, load_cold, read_group
-from schemaless.store.cold.targets import Target
+from schemaless.store.cold.targets import Target, unavailable
 from schemaless.wire.runtime import Runtime
 
 CACHE_VARIABLE: Final = "SCHEMALESS_COLD_CACHE_MIB"
@@ -175,7 +175,8 @@ def fetch(
             continue
         found: Group | FileNotFoundError | Damaged
         try:
-            found = future.result() if future.done() else runtime.result(future, timeout_s)
+            with unavailable(target.uri):
+                found = future.result() if future.done() else runtime.result(future, timeout_s)
         except (FileNotFoundError, Damaged) as error:
             found = error
         except TimeoutError:

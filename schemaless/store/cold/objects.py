@@ -49,14 +49,16 @@ def content_in(target: Target, file: ColdFile) -> tuple[ColdFile, bytes]:
         ColdFileDamaged: its checksum is another.
         ColdStoreUnavailable: the cold store does not answer.
     """
-    found = file
+    found, gone = file, set[str]()
     while True:
         with unavailable(target.uri):
             try:
                 data = target.read(found.name)
                 break
             except FileNotFoundError as error:
-                successor = successor_of(found, target.names(file.folder))
+                # A listing may show objects that were deleted.
+                gone.add(found.name.rpartition("/")[2])
+                successor = successor_of(file, set(target.names(file.folder)) - gone)
                 if successor is None:
                     raise ColdBodyMissing(
                         file.file_id, f"does not exist in {target.uri}, nor does a later generation: {file.name}"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import threading
+import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -21,12 +26,16 @@ from schemaless import (
 from schemaless.codec.deltas import encode_delta
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import is_reference, tombstone
+from schemaless.ops.failover import nodes
 from schemaless.store.cold.content import without_documents
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.targets import LocalTarget
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
+from tests.accounts import accounts_on
 from tests.cold import ColdFolder
+from tests.promotion import caught_up, promoted, read_only, sql, word
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -88,6 +97,102 @@ def test_every_call_returns_the_documents_of_cold_cells(store, tail_store, row, 
 
     cache().clear()
     assert asyncio.run(read()) == (expected, expected)
+
+
+class Gate:
+    """Holds reads of files until it is opened."""
+
+    def __init__(self, monkeypatch):
+        self.opened, self.reads = threading.Event(), 0
+        open_input = LocalTarget.open_input
+
+        def slowly(target, name):
+            self.reads += 1
+            assert self.opened.wait(30)
+            return open_input(target, name)
+
+        monkeypatch.setattr(LocalTarget, "open_input", slowly)
+
+    async def reached(self):
+        while not self.reads:
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    cache().clear()
+    made = Gate(monkeypatch)
+    yield made
+    made.opened.set()
+
+
+@pytest.mark.guarantee("aio-cancelled", "cold-present")
+def test_tasks_share_a_fetch_that_outlives_each_of_them(store, row, cold_file, gate, caplog):
+    """One is cancelled, one does not wait, one gets the document, others read hot cells; then none waits."""
+
+    async def read():
+        url = str(internals_of(store).url)
+        async with (
+            await schemaless.aio.connect(url) as opened,
+            await schemaless.aio.connect(url, read_timeout_s=0.05) as hasty,
+        ):
+            tasks = [asyncio.create_task(opened.get_cell(row, "BASE", ref_key)) for ref_key in (1, 2, 3)]
+            await gate.reached()
+            with pytest.raises(ColdStoreUnavailable, match=r"no reply within 0\.05 s"):
+                await hasty.get_cell(row, "BASE", 1)
+            assert (await opened.get_cell(row, "BASE", COUNT)).body == document(COUNT)
+            assert (await opened.put_cell(row, "BASE", COUNT, document(COUNT))).created is False
+            tasks[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            assert not tasks[1].done()
+            gate.opened.set()
+            assert [(await task).body for task in tasks[1:]] == [document(2), document(3)]
+            assert gate.reads == 1
+            cache().clear()
+            gate.opened.clear()
+            gate.reads = 0
+            last = asyncio.create_task(opened.get_cell(row, "BASE", 1))
+            await gate.reached()
+            last.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await last
+
+    asyncio.run(read())
+    gate.opened.set()
+    assert store.get_cell(row, "BASE", 1).body == document(1)
+    assert gate.reads == 1
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_datastore_may_be_closed_during_a_fetch(store, row, cold_file, gate):
+    """The call gets its document, or an error that says so; others read from the cache what was fetched."""
+
+    async def read():
+        opened = await schemaless.aio.connect(str(internals_of(store).url))
+        task = asyncio.create_task(opened.get_cell(row, "BASE", 1))
+        await gate.reached()
+        await opened.close()
+        gate.opened.set()
+        return await task
+
+    assert asyncio.run(read()).body == document(1)
+    assert store.get_cell(row, "BASE", 2).body == document(2)
+    assert gate.reads == 1
+
+
+def test_a_child_process_reads_cold_cells(store, row, cold_file):
+    """It has the parent's datastore, but neither its connections nor its threads."""
+    assert store.get_cell(row, "BASE", 1).body == document(1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if store.get_cell(row, "BASE", 2).body == document(2) and cache().misses == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.get_cell(row, "BASE", 3).body == document(3)
 
 
 def test_a_cold_cell_takes_the_statements_of_a_hot_one(store, row, cold_file, monkeypatch):
@@ -200,6 +305,100 @@ def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file,
     folder.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
     with forgetful(store) as other:
         assert other.get_cell(row, "BASE", 1).body == document(1)
+
+
+def test_listings_are_not_believed(store, row, cold_file, folder, monkeypatch):
+    """A database that was restored looks for later generations; a listing may show deleted ones, and lack new ones."""
+    names, generations = LocalTarget.names, {}
+    content = folder.target.read(cold_file.name)
+    for generation in range(1, 4):
+        later = replace(cold_file, generation=generation, token=f"{generation}" * 16)
+        generations[later.name.rpartition("/")[2]] = later
+    shown = [*generations, "other.parquet"]
+    monkeypatch.setattr(LocalTarget, "names", lambda target, listed: [*names(target, listed), *shown])
+    folder.target.delete([cold_file.name])
+    with forgetful(store) as other, pytest.raises(ColdBodyMissing):
+        other.get_cell(row, "BASE", 1)
+    folder.target.put(list(generations.values())[1].name, content, "test")
+    with forgetful(store) as other:
+        assert other.get_cell(row, "BASE", 1).body == document(1)
+    monkeypatch.setattr(LocalTarget, "names", lambda target, listed: [])
+    with forgetful(store) as other:
+        with pytest.raises(ColdBodyMissing):
+            other.get_cell(row, "BASE", 1)
+        monkeypatch.undo()
+        assert other.get_cell(row, "BASE", 1).body == document(1)
+
+
+@pytest.fixture
+def behind(replicated, servers, new_row, tmp_path):
+    """A datastore with a replica of shard 1, its cold store, and a row there with two cold versions and a hot one."""
+    name = f"behind{uuid.uuid5(uuid.NAMESPACE_OID, str(replicated.socket)).hex[:8]}"
+    with accounts_on([servers[0].url, replicated.url], prefix="behind_") as accounts:
+        url = accounts.create(name, 2)
+        (replica,) = replicated.replicas
+        nodes.add_replica(accounts.url("admin", url), "cluster-2", accounts.url("admin", replica.url))
+        with connect(accounts.root(url)) as store:
+            row = next(row for row in iter(new_row, None) if store.shard_of(row) == 1)
+            for ref_key in (1, 2, 3):
+                store.put_cell(row, "BASE", ref_key, document(ref_key))
+            with caught_up(replicated):
+                sql(replica, f"STOP {word(replica)} SQL_THREAD")
+            try:
+                folder = ColdFolder(store, internals_of(store).shards, tmp_path)
+                (file,) = folder.freeze([(row, "BASE", 1), (row, "BASE", 2)])
+                # The replica has the bodies that were there before.
+                with forgetful(store) as other:
+                    for read_from in ("primary", "replica"):
+                        cells = [other.get_cell(row, "BASE", n, read_from=read_from) for n in (1, 2)]
+                        assert [cell.body for cell in cells] == [document(1), document(2)]
+                    stored = other.get_stored_versions(row, "BASE", read_from="replica")
+                    assert not any(is_reference(cell.body) for cell in stored)
+            finally:
+                sql(replica, f"START {word(replica)} SQL_THREAD")
+            with caught_up(replicated):
+                yield accounts, store, row, folder, file
+
+
+@pytest.mark.guarantee("cold-exact", "cold-present")
+def test_a_replica_may_know_only_an_older_generation_of_a_file(behind, replicated):
+    """The cell and its file are read again from the primary; a replica that is promoted finds the later generation."""
+    accounts, store, row, folder, file = behind
+    database, erased = internals_of(store).shards.database(1), store.get_cell(row, "BASE", 2)
+    content = without_documents(folder.target.read(file.name), {erased.added_id})
+    later = replace(file, generation=1, token="b" * 16)
+    folder.target.put(later.name, content.data, "test")
+    folder.target.delete([file.name])
+    # Transactions that do not arrive on the replica.
+    sql(
+        replicated,
+        "SET SESSION sql_log_bin = 0",
+        f"INSERT INTO `{database}`.cold_file (file_id, generation, incarnation, token, state, first_id, last_id, "
+        "cells, text_bytes, file_bytes, sha256, erased_event) SELECT file_id, 1, incarnation, "
+        f"'{later.token}', 'live', first_id, last_id, cells, text_bytes, {len(content.data)}, '{content.sha256}', "
+        f"erased_event FROM `{database}`.cold_file",
+        f"UPDATE `{database}`.cold_file SET state = 'condemned' WHERE generation = 0",
+        f"UPDATE `{database}`.cell SET body = x'{tombstone(7).hex()}' WHERE added_id = {erased.added_id}",
+    )
+    calls = {
+        "get_cell": lambda other: [other.get_cell(row, "BASE", n, read_from="replica") for n in (1, 3)],
+        "get_versions": lambda other: list(other.get_versions(row, "BASE", descending=False, read_from="replica")),
+        "get_cells_for_shard": lambda other: other.get_cells_for_shard(1, read_from="replica").cells,
+    }
+    for name, call in calls.items():
+        with forgetful(store) as other:
+            bodies = [cell.body for cell in call(other) if not cell.erased]
+            assert bodies == [document(1), document(3)], name
+    with forgetful(store) as other:
+        assert other.get_cell(row, "BASE", 2, read_from="replica") is None
+    with caught_up(replicated), read_only(replicated), promoted(replicated) as replica:
+        admin = accounts.url("admin", str(internals_of(store).url))
+        nodes.set_primary(admin, "cluster-2", accounts.url("admin", replica.url), timeout_s=60)
+        with forgetful(store) as other:
+            assert other.get_cell(row, "BASE", 1).body == document(1)
+            # The erasure is lost on this server, and the document is not in the file.
+            with pytest.raises(ColdBodyMissing, match="does not have it any more"):
+                other.get_cell(row, "BASE", 2)
 
 
 @pytest.mark.guarantee("cold-present", "corruption-detected")
