@@ -176,3 +176,21 @@ def test_an_import_keeps_times_and_can_be_run_again(server_urls, fresh_url, fres
     assert cell is not None
     assert cell.body == {"n": 600, "of": [1.5, None, "ж"]}
     assert cell.created_at == made + timedelta(days=600)
+
+
+@pytest.mark.mysql
+def test_a_field_is_added_once_to_documents_that_lack_it(fresh_url, tail_url, tmp_path, monkeypatch):
+    """A second run finds nothing to do; a document that has the field keeps it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import add_field
+
+    keys = [uuid.uuid4() for _ in range(20)]
+    with schemaless.connect(fresh_url) as store, schemaless.connect(tail_url) as feed:
+        store.put_cells([NewCell(key, "FARE", 1, {"cents": 5}) for key in keys])
+        store.put_cell(uuid.uuid4(), "FARE", 1, {"cents": 5, "currency": "EUR"})
+        for expected in (20, 0):
+            shards = range(store.shard_count)
+            changed = [add_field.add_field(store, feed, shard, tmp_path / f"shard-{shard}") for shard in shards]
+            assert sum(changed) == expected
+        assert {cell.body["currency"] for cell in store.iter_cells("FARE", latest=True)} == {"USD", "EUR"}
+        assert store.get_cell_latest(keys[0], "FARE").ref_key == 2
