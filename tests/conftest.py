@@ -294,7 +294,7 @@ def _role_url(role: str) -> Any:
 
 
 _migrate_url, _tail_url, _follow_url = _role_url("migrate"), _role_url("tail"), _role_url("follow")
-_erase_url, _move_url = _role_url("erase"), _role_url("move")
+_erase_url, _move_url, _measure_url = _role_url("erase"), _role_url("move"), _role_url("measure")
 
 
 @pytest.fixture

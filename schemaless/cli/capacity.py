@@ -17,18 +17,19 @@ from schemaless.cli.capacity_advise import advise_command
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.cli.option import option
-from schemaless.cli.options import choice_options, datastore_option, store_option
+from schemaless.cli.options import choice_options, cold_price_option, datastore_option, store_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
 from schemaless.planning.capacity import history as saved
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measure import measure as take_measurement
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.options import THRESHOLDS, Asked, PlanningOptions
+from schemaless.planning.capacity.options import THRESHOLDS, Asked, PlanningOptions, tiered_after
 from schemaless.planning.capacity.report import CapacityReport, stored
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.planning.capacity.reporting import make, make_of_several
 from schemaless.schema.engines import ENGINES
+from schemaless.store.cold.settings import MOST_DAYS
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import connect
 from schemaless.ui.pages.capacity_charts import overview
@@ -201,6 +202,15 @@ def _show_measurement(measurement: Measurement) -> None:
         ],
         text_columns=2,
     )
+    files, size, texts = (
+        sum(getattr(space, name) for space in measurement.clusters)
+        for name in ("cold_files", "cold_file_bytes", "cold_text_bytes")
+    )
+    if files:
+        share = size / max(1, texts)
+        out().print(
+            f"cold documents: {bytes_text(size)} in {counted(files, 'file')}, {share:.2f} times their JSON text"
+        )
     _show_growth(measurement)
     for remark in (*measurement.notes, *note_on_other_tables([measurement])):
         out().print(f"note: {remark}")
@@ -314,6 +324,12 @@ def _history_row(number: int, measurement: Measurement) -> list[Any]:
 )
 @option("--price-per-tb PRICE", "Price of a TB (1,000 GB) of disk; adds the cost of a year's growth.", type=float)
 @option(
+    "--tier-after DAYS",
+    "Add a scenario in which all cells become cold at this age.",
+    type=click.IntRange(0, MOST_DAYS),
+)
+@cold_price_option
+@option(
     "--fail-below DAYS",
     "Exit with status 1 unless all disks last at least this long.",
     name="fail_below_days",
@@ -341,6 +357,8 @@ def report(
     thresholds: tuple[float, ...] | None,
     lead_days: float | None,
     price_per_tb: float | None,
+    tier_after: int | None,
+    cold_price_per_gb: float | None,
     fail_below_days: float | None,
     show_all: bool,
     **asked: Any,
@@ -359,6 +377,9 @@ def report(
     Every date comes with an 80 % interval: in 8 of 10 cases the disk fills up within it, and in 1 of 10 before it. A
     forecast needs a history of at least 14 days, which even a single measurement provides, from the created_at of the
     cells. It covers five times the length of the history, at most five years.
+
+    --tier-after DAYS adds how long the disks last if documents of that age move to cold files, how large these are, and
+    with --cold-price-per-gb what they cost.
 
     --scenarios FILE adds named scenarios, compares them side by side, and shows a monthly budget for each. If the file
     lists several datastores, one report covers all of them, including disks that they share; --url is then not needed.
@@ -387,6 +408,7 @@ def report(
           --json
       schemaless capacity report --engine rocksdb --html report.html
       schemaless capacity report --scenarios plan.toml --html plan.html
+      schemaless capacity report --tier-after 180 --cold-price-per-gb 0.023
     """
     file = ScenarioFile() if scenario_file is None else read_scenarios(scenario_file)
     options = Asked(
@@ -397,9 +419,10 @@ def report(
             thresholds=thresholds or file.thresholds or THRESHOLDS,
             lead_days=file.lead_days if lead_days is None else lead_days,
             price_per_tb=file.price_per_tb if price_per_tb is None else price_per_tb,
+            cold_price_per_gb=file.cold_price_per_gb if cold_price_per_gb is None else cold_price_per_gb,
             fail_below_days=fail_below_days,
         ),
-        what_ifs=file.what_ifs,
+        what_ifs=(*([] if tier_after is None else [tiered_after(tier_after)]), *file.what_ifs),
     )
     listener = only(Step, lambda step: note(step.what))
     with ExitStack() as stack:

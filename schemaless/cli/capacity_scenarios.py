@@ -16,7 +16,7 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.options import WhatIf
 
-_KEYS: Final = ("price_per_tb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
+_KEYS: Final = ("price_per_tb", "cold_price_per_gb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")
 _SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name != "name")
 
@@ -31,6 +31,7 @@ class ScenarioFile:
         disks: Disks by cluster.
         disk_names: Name of the disk by cluster.
         price_per_tb: Price of a TB of disk for scenarios without their own.
+        cold_price_per_gb: Price of a GB in the cold store for a month, likewise.
         lead_days: Lead time in days for scenarios without their own.
         thresholds: Fill levels for which the report gives a date, as shares of a disk; None for the default.
     """
@@ -40,6 +41,7 @@ class ScenarioFile:
     disks: Mapping[str, GivenDisk] = field(default_factory=dict)
     disk_names: Mapping[str, str] = field(default_factory=dict)
     price_per_tb: float | None = None
+    cold_price_per_gb: float | None = None
     lead_days: float | None = None
     thresholds: tuple[float, ...] | None = None
 
@@ -93,6 +95,7 @@ def _contents(data: Mapping[str, Any]) -> ScenarioFile:
         disks=disks,
         disk_names=disk_names,
         price_per_tb=_number("price_per_tb", data.get("price_per_tb")),
+        cold_price_per_gb=_number("cold_price_per_gb", data.get("cold_price_per_gb")),
         lead_days=_number("lead_days", data.get("lead_days")),
         thresholds=thresholds,
     )

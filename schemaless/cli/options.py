@@ -210,6 +210,14 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+cold_price_option = option(
+    "--cold-price-per-gb PRICE",
+    "Price of a GB in the cold store for a month, in the currency of --price-per-tb.",
+    type=FiniteRange(min=0),
+)
+"""The price of a cold store."""
+
+
 def shards_of(text: str | None, shard_count: int) -> list[int]:
     """Parse a list of shards such as ``0-3,8``; None means all.
 

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.once
 
 WHOLE = """
 price_per_tb = 90
+cold_price_per_gb = 0.023
 lead_days = 45
 thresholds = ["70%", 0.9]
 
@@ -38,6 +39,10 @@ lead_days = 10
 
 [scenarios."on MyRocks"]
 engine = "rocksdb"
+
+[scenarios.cold]
+tier_after = { "trips/LOG" = 90 }
+cold_price_per_gb = 0.01
 """
 
 
@@ -51,11 +56,13 @@ def test_every_key_is_read(tmp_path):
             WhatIf(name="a busy year", text="The new country.", growth={"trips": 2.5}),
             WhatIf(name="cheaper", codec="msgpack+zlib", rebuilt=False, copies=3, price_per_tb=60, lead_days=10),
             WhatIf(name="on MyRocks", engine="rocksdb"),
+            WhatIf(name="cold", tier_after={"trips/LOG": 90}, cold_price_per_gb=0.01),
         ),
         datastores={"trips": "mysql://app@db-1:3306/trips", "users": "users-prod"},
         disks=dict.fromkeys(("trips/cluster-1", "users/cluster-1"), GivenDisk(4 * 10**12, 1500 * 10**9)),
         disk_names=dict.fromkeys(("trips/cluster-1", "users/cluster-1"), "rack-a"),
         price_per_tb=90,
+        cold_price_per_gb=0.023,
         lead_days=45,
         thresholds=(0.7, 0.9),
     )
@@ -71,6 +78,7 @@ def test_every_key_is_read(tmp_path):
         ("[scenarios.x]\ncopies = 1.5", r"scenarios.x.copies must be a whole number, got 1.5"),
         ("[scenarios.x]\nengine = 1", r"scenarios.x.engine must be the name of a storage engine, got 1"),
         ("[scenarios.x]\nengine = 'myrocks'", r"scenario 'x': engine must be one of innodb, rocksdb, got 'myrocks'"),
+        ("[scenarios.x]\ntier_after = '90 days'", r"scenario 'x': tier_after must be a whole number of days"),
         ("[scenarios.x]\ncodec = 'gzip'", r"scenario 'x': no codec is called 'gzip'"),
         ("[scenarios.x]\nrebuilt = 'yes'", r"scenarios.x.rebuilt must be true or false"),
         ("scenarios = 1", r"scenarios must be a table, as in \[scenarios.NAME\]"),

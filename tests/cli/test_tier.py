@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -94,3 +96,57 @@ def test_what_cannot_be_done_is_said(invoke, fresh_url, admin_url, migrate_url):
     assert "contains credentials" in invoke("tier", "store", "s3://KEY:SECRET@bucket/cold", url=admin_url).err
     assert "'schemaless tier set COLUMN" in invoke("tier", "run", "--execute", url=migrate_url).err
     assert "no cold store" in invoke("tier", "sweep", "--execute", url=migrate_url).err
+
+
+@pytest.mark.long
+@pytest.mark.mysql
+def test_a_forecast_with_tiering_agrees_with_the_outcome(
+    invoke, fresh_store, admin_url, migrate_url, move_url, measure_url, tmp_path
+):
+    """Files and tables as --tier-after predicts them, against a run and a rebuild; the growth stays what it was."""
+    numbers, now = random.Random(5), datetime.now(UTC)
+    cells = [
+        NewCell(
+            uuid.UUID(int=numbers.getrandbits(128)),
+            "LOG",
+            1,
+            {"values": [numbers.uniform(0, 1) for _ in range(800)]},
+            created_at=now - timedelta(days=number // 40, minutes=number % 40),
+        )
+        for number in reversed(range(1600))
+    ]
+    for start in range(0, len(cells), 400):
+        fresh_store.put_cells(cells[start : start + 400])
+
+    def report() -> Any:
+        assert invoke("capacity", "measure", url=measure_url).code == 0
+        options = ("--tier-after", 10, "--cold-price-per-gb", 0.023, "--price-per-tb", 90)
+        return invoke("capacity", "report", *options, "--json", url=measure_url).json
+
+    before = report()
+    scenario = {each["name"]: each for each in before["scenarios"]}["cold after 10 days"]
+    predicted = before["comparison"][1]["cold"]
+    invoke("tier", "store", tmp_path / "cold", url=admin_url)
+    invoke("tier", "set", "LOG", "--after", "10d", url=admin_url)
+    done = invoke("tier", "run", "--execute", "--json", url=migrate_url).json
+    assert invoke("rebuild", "--execute", url=move_url).code == 0
+    after = report()
+    clusters = after["measurement"]["clusters"]
+    files = sum(space["cold_file_bytes"] for space in clusters)
+    (cold,) = [group for group in after["cold_files"] if group["column_name"] == "LOG"]
+
+    assert files == done["file_bytes"]
+    assert sum(space["cold_files"] for space in clusters) == done["files"]
+    # Row groups of the files hold as many documents as those of the sample; only the footers differ.
+    assert predicted["start_bytes"]["mid"] == pytest.approx(files, rel=0.05)
+    # InnoDB lengthens each of the four files by an extent at a time.
+    assert scenario["file_bytes"]["mid"] == pytest.approx(sum(space["file_bytes"] for space in clusters), abs=4 << 20)
+    assert scenario["file_bytes"]["mid"] < before["scenarios"][0]["file_bytes"]["mid"] - (8 << 20)
+    grown = [each["forecasts"]["disks"][0]["rate"]["bytes_per_day"]["mid"] for each in (before, after)]
+    assert grown[1] == pytest.approx(grown[0], rel=0.05)
+    assert cold["share"]["mid"] == pytest.approx(before["cold_files"][0]["share"]["mid"], rel=0.05)
+    texts = sum(group["json_bytes"][1] for group in after["measurement"]["groups"] if group["codec"] == "cold")
+    assert texts == sum(space["cold_text_bytes"] for space in clusters) == done["text_bytes"]
+    assert [each["name"] for each in after["comparison"]] == ["now", "tiering", "cold after 10 days"]
+    assert after["comparison"][1]["cold"]["start_bytes"]["mid"] == pytest.approx(files, rel=0.05)
+    assert "the cold store begins with" in invoke("capacity", "report", url=measure_url).out

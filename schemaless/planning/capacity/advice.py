@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.base.numbers import Interval
-from schemaless.planning.capacity.basis import Basis, Collected
-from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf
-from schemaless.planning.capacity.planning import Comparison, GrowthOfAll, Saving, compare
+from schemaless.planning.capacity.basis import Basis, Collected, file_shares
+from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf, counted_days, tiered_after
+from schemaless.planning.capacity.planning import ColdTier, Comparison, GrowthOfAll, Saving, compare
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.whatif import RETENTION
@@ -25,6 +25,9 @@ from schemaless.store.erasures.retention import parse_policy
 
 _LEAST_SUPERSEDED: Final = 0.1
 """Smallest share of a column's bytes in superseded versions for which erasing these is suggested."""
+
+TIER_AFTER: Final = 90
+"""Age in days at which cells become cold, by default."""
 
 _REBUILD: Final = "schemaless rebuild --execute"
 
@@ -38,12 +41,14 @@ class Suggestion:
         saving: What it saves.
         effort: What it takes, in a few words.
         commands: Commands that do it.
+        cold: The cold store that it needs; None without one.
     """
 
     name: str
     saving: Saving
     effort: str
     commands: tuple[str, ...]
+    cold: ColdTier | None = None
 
     @property
     def urgency(self) -> tuple[float, float, float]:
@@ -59,6 +64,7 @@ def suggestions(
     options: Asked,
     index_names: Mapping[str, str],
     unread: Mapping[str, datetime.datetime],
+    tier_after: int = TIER_AFTER,
 ) -> tuple[CapacityReport, list[Suggestion]]:
     """Return a report, and what would help most, the best first; what saves nothing is left out.
 
@@ -68,8 +74,9 @@ def suggestions(
         options: Options of the report, without scenarios.
         index_names: Names of the indexes by the name of their tables.
         unread: Tables that no server has counted a read of by a query, with the start of the count.
+        tier_after: Age in days at which cells become cold, if no column has a policy.
     """
-    report = assemble_report(collected, made_at, _with_scenarios(collected, options))
+    report = assemble_report(collected, made_at, _with_scenarios(collected, options, tier_after))
     growth = GrowthOfAll.of(report, report.total, report.now)
     now = compare(report, growth, report.now, NOTHING, report.now)
     compared = {each.change.name: each for each in report.comparisons}
@@ -77,7 +84,7 @@ def suggestions(
         change = WhatIf(name=scenario.name)
         compared.setdefault(scenario.name, compare(report, growth, report.now, change, scenario))
     found = [
-        Suggestion(name, Saving.of(now, each), effort, commands)
+        Suggestion(name, Saving.of(now, each), effort, commands, each.cold if each.change.tiers else None)
         for each, (name, effort, commands) in _candidates(report, compared)
     ]
     found += _unused(report, index_names, unread)
@@ -85,7 +92,7 @@ def suggestions(
     return report, sorted(helpful, key=lambda each: each.urgency, reverse=True)
 
 
-def _with_scenarios(collected: Collected, options: Asked) -> Asked:
+def _with_scenarios(collected: Collected, options: Asked, tier_after: int) -> Asked:
     """Add the scenarios that a report has only on request."""
     newest = collected.measurements[-1]
     engines = sorted(newest.trials.engines.keys() - set(collected.engines.values()))
@@ -96,7 +103,8 @@ def _with_scenarios(collected: Collected, options: Asked) -> Asked:
     )
     name = WITH_DICTIONARY.name
     dictionaries = (WhatIf(name=f"{name}{DICTIONARY}", codec=name, dictionary=True),)
-    what_ifs = (*versions, *(dictionaries if newest.trials.dictionaries else ()))
+    cold = () if collected.tiers or not file_shares(newest) else (tiered_after(tier_after),)
+    what_ifs = (*versions, *(dictionaries if newest.trials.dictionaries else ()), *cold)
     return replace(options, engine=engines[0] if engines else None, what_ifs=what_ifs)
 
 
@@ -124,6 +132,8 @@ def _candidates(
         change = comparison.change
         if change.dictionary:
             known[name] = ("train dictionaries", rewrite, (*_with_dictionaries(report), _REBUILD))
+        if change.tiers:
+            known[name] = _cold(report, comparison)
         if change.engine is not None:
             known[name] = (
                 f"move to {name}",
@@ -138,6 +148,16 @@ def _candidates(
                 (f"schemaless retention set {column} --versions {kept}", *known[RETENTION][2]),
             )
     return [(compared[name], texts) for name, texts in known.items() if name in compared]
+
+
+def _cold(report: CapacityReport, comparison: Comparison) -> tuple[str, str, tuple[str, ...]]:
+    """Return the name, effort and commands of tiering."""
+    days = {name: comparison.change.tier_days(name) for name in report.file_share}
+    ages = sorted({counted_days(each) for each in days.values() if each is not None})
+    effort = "reads of old documents take longer, and every table is rewritten"
+    sets = [f"schemaless tier set {name} --after {each}d" for name, each in days.items() if each is not None]
+    commands = ("schemaless tier store URI", *([] if report.tiers else sets), "schemaless tier run --execute", _REBUILD)
+    return f"move documents to cold files after {' or '.join(ages)}", effort, commands
 
 
 def _reencode(basis: Basis, codec: str, option: str) -> list[str]:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from schemaless.base.numbers import Interval, summed
+from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import DEFAULT, LEGACY
 from schemaless.planning.capacity.disks import Disk, disks_of
 from schemaless.planning.capacity.forecast import Forecast, History, NoForecast, forecast
 from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.options import Asked
 from schemaless.planning.capacity.rebuilt import predicted
-from schemaless.planning.capacity.series import Series, daily, errors, weighted
+from schemaless.planning.capacity.series import Series, body_per_text, daily, errors, weighted
 from schemaless.planning.capacity.steps import Burst, Rate, Step, rate, steps, usual_days
 from schemaless.planning.sampling.block_trial import MODEL_ERROR, widened
 from schemaless.planning.sampling.column_trials import HISTORY, CodecTrial, HistoryTrial
@@ -40,6 +41,7 @@ class Collected:
         notes: Caveats about the collected figures.
         changes: What has changed the cells since the last measurement.
         policies: The retention policies in force, by column.
+        tiers: The ages in days at which cells become cold, by column, of the policies in force.
         engines: Name of the storage engine by cluster.
     """
 
@@ -47,6 +49,7 @@ class Collected:
     notes: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    tiers: Mapping[str, int] = field(default_factory=dict)
     engines: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -149,6 +152,8 @@ class Basis:
         measurements: Oldest first; sizes and codec trials come from the last, which has the disks given by the user.
         options: Options of the report.
         policies: The retention policies in force, by column.
+        tiers: The ages in days at which cells become cold, by column, of the policies in force.
+        file_share: Size of cold files relative to the bodies that they replace, by column.
         engine_of: Name of the storage engine by cluster; clusters that are not listed use InnoDB.
         weights: Bytes of a large file per body byte, by cluster and column.
         series: Daily growth by cluster and column.
@@ -164,6 +169,8 @@ class Basis:
     measurements: tuple[Measurement, ...]
     options: Asked
     policies: Mapping[str, Policy]
+    tiers: Mapping[str, int]
+    file_share: Mapping[str, Interval]
     engine_of: Mapping[str, str]
     weights: Mapping[tuple[str, str], float]
     series: tuple[Series, ...]
@@ -188,6 +195,8 @@ class Basis:
             measurements=collected.measurements,
             options=options,
             policies=collected.policies,
+            tiers=collected.tiers,
+            file_share=file_shares(newest),
             engine_of=collected.engines,
             weights=weights,
             series=tuple(daily(collected.measurements)),
@@ -332,13 +341,26 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, Interva
     """
     weights = {}
     for cluster, column in sorted({(group.cluster, group.column_name) for group in measurement.groups}):
-        groups = [group for group in measurement.groups if (group.cluster, group.column_name) == (cluster, column)]
+        groups = [group for group in groups_of(measurement, column) if group.cluster == cluster and group.codec != COLD]
         bodies = sum(group.body_bytes.mid for group in groups)
         if column in disk_per_body:
             weights[cluster, column] = disk_per_body[column].mid
         elif bodies:
             weights[cluster, column] = sum(group.allocated_bytes.mid for group in groups) / bodies
     return weights
+
+
+def file_shares(measurement: Measurement) -> dict[str, Interval]:
+    """Return the size of cold files relative to the stored bodies by column: of existing files, else of the trial."""
+    shares = dict(measurement.trials.file_share)
+    per_text = body_per_text(measurement)
+    for column in {group.column_name for group in measurement.groups if group.codec == COLD}:
+        datastore = measurement.datastore_of(column)
+        spaces = [space for space in measurement.clusters if measurement.datastore_of(space.cluster) == datastore]
+        texts = sum(space.cold_text_bytes for space in spaces)
+        if texts:
+            shares[column] = Interval.of(sum(space.cold_file_bytes for space in spaces) / texts / per_text[column])
+    return shares
 
 
 def usable(trials: Sequence[CodecTrial]) -> list[CodecTrial]:
@@ -361,7 +383,7 @@ def best_codec(
 
     def sums(size: str) -> dict[str, float]:
         return {
-            name: sum(getattr(group, size).mid for group in groups_of(measurement, name))
+            name: sum(getattr(group, size).mid for group in groups_of(measurement, name) if group.codec != COLD)
             for name in measurement.column_names
         }
 

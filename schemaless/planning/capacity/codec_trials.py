@@ -36,6 +36,7 @@ from schemaless.planning.sampling.column_trials import (
     try_history,
     versions_of,
 )
+from schemaless.planning.sampling.file_trial import FILE_TRIAL_BOUNDS, try_files
 from schemaless.planning.sampling.page_model import MYROCKS
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.schema.engines import ENGINES, ROCKSDB
@@ -89,6 +90,8 @@ def with_trials(
                 listener(Step(f"trying {codec} on every cell"))
                 trials = replace(trials, files=whole_files(store, measurement, codec_named(codec), seed))
             trials = replace(trials, engines=_try_engines(store, cells, versions, engines, listener))
+            listener(Step("trying cold files"))
+            trials = replace(trials, file_share=_file_share(store, cells, seed))
             if not worth_trying(Codec(PACKED, NONE)):
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
@@ -221,6 +224,15 @@ def _as_stored(cells: CellSample) -> CodecTrials:
         if size is not None and size.mid:
             per_body[column] = size if large is None else size.times(large / size.mid)
     return CodecTrials((), {}, per_body, layout)
+
+
+def _file_share(store: Datastore, cells: CellSample, seed: int) -> dict[str, Interval]:
+    """Return the size of cold files relative to bodies, by column; empty without pyarrow."""
+    shards = sorted({window.shard for window in cells.taken.windows})
+    try:
+        return try_files(sample_cells(store, shards=shards, seed=seed, bounds=FILE_TRIAL_BOUNDS))
+    except InvalidInput:
+        return {}
 
 
 def _lengths(cells: CellSample) -> dict[str, list[int]]:

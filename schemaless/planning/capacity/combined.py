@@ -59,6 +59,7 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
         tuple(notes),
         tuple(f"{name}: {change}" for name, part in parts.items() for change in part.changes),
         {qualified(name, column): policy for name, part in parts.items() for column, policy in part.policies.items()},
+        {qualified(name, column): days for name, part in parts.items() for column, days in part.tiers.items()},
         {qualified(name, cluster): engine for name, part in parts.items() for cluster, engine in part.engines.items()},
     )
 
@@ -92,6 +93,11 @@ def _joined_trials(measurements: Mapping[str, Measurement]) -> CodecTrials:
             (qualified(name, cluster), codec): size
             for name, measurement in measurements.items()
             for (cluster, codec), size in predicted(measurement).items()
+        },
+        file_share={
+            qualified(name, column): share
+            for name, of_store in trials.items()
+            for column, share in of_store.file_share.items()
         },
         superseded={
             (qualified(name, column), kept): share

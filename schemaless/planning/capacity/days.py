@@ -21,6 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from schemaless.base.numbers import LEVEL, Interval, added, poisson_bounds, student_t
+from schemaless.codec.envelope import COLD
 from schemaless.planning.capacity.day_ends import PLACES, DenseIds, End, Probe, inverted, search
 from schemaless.planning.capacity.groups import PartSample
 from schemaless.planning.capacity.measurement import DayIntake, Method
@@ -201,7 +202,8 @@ class _Search:
                 cells = count.cells(column, *_scatter(nearby, column))
                 noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
                 complete = day < today and (day > self.days[0] or len(self.days) == MOST_DAYS)
-                intakes.append(DayIntake(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
+                size, cold = sizes.bytes_of(cells, noon), sizes.cold_of(cells, noon)
+                intakes.append(DayIntake(day, cluster, column, cells, size, "search", complete, *cold))
         return intakes
 
     def _count(self, ends: dict[int, list[End]], number: int) -> _CountedDay:
@@ -314,8 +316,10 @@ class _BodySizes:
                 if cells and values.get(("timed",)):
                     size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
                     at = values["at",] / values["timed",]
-                    squares = values.get(("squares", column), 0.0)
-                    windows.append((at, *(window.weight * value for value in (cells, size, squares))))
+                    squares, texts = values.get(("squares", column), 0.0), values.get(("texts", column), 0.0)
+                    cold = values.get(("cells", column, COLD), 0.0)
+                    sums = (cells, size, squares, cold, texts)
+                    windows.append((at, *(window.weight * value for value in sums)))
         self._windows = sorted(windows)
         self._times = [at for at, *_ in self._windows]
 
@@ -324,11 +328,11 @@ class _BodySizes:
         if not self._windows or not cells.high:
             return Interval.of(0.0)
         near = self._nearest(noon)
-        count, total, squares = (sum(part) for part in list(zip(*near, strict=True))[1:])
+        count, total, squares = (sum(part) for part in list(zip(*near, strict=True))[1:4])
         mean, mid = total / count, cells.mid * total / count
         if len(near) < 4:
             return Interval(0.0, mid, 2 * cells.high * mean)
-        errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size, _ in near)
+        errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size, *_ in near)
         half = cells.mid * math.sqrt(errors * len(near) / (len(near) - 1)) / count
         # The cells of the day are not those of the windows, so the variance of their own mean is added.
         half = math.hypot(half, math.sqrt(cells.mid * max(0.0, squares / count - mean**2)))
@@ -336,6 +340,13 @@ class _BodySizes:
         below = math.hypot((cells.mid - cells.low) * mean, half)
         above = math.hypot((cells.high - cells.mid) * mean, half)
         return Interval(max(0.0, mid - below), mid, mid + above)
+
+    def cold_of(self, cells: Interval, noon: float) -> tuple[int, int]:
+        """Estimate how many of these cells are cold, and the bytes of their JSON text."""
+        near = self._nearest(noon)
+        count = sum(window[1] for window in near)
+        cold, texts = (round(cells.mid * sum(window[place] for window in near) / max(1.0, count)) for place in (4, 5))
+        return cold, texts
 
     def _nearest(self, noon: float) -> list[tuple[float, ...]]:
         low, high = (bisect_left(self._times, noon + side * _DAY_S / 2) for side in (-1, 1))
@@ -360,6 +371,8 @@ def _by_created_at(cluster: str, samples: Sequence[PartSample], today: date, met
             body_bytes=added(part.sample.total(("day bytes", column, day)) for part in samples),
             method=method,
             complete=first < day < today.isoformat(),
+            cold_cells=round(sum(part.sample.total(("day cold", column, day)).mid for part in samples)),
+            cold_text_bytes=round(sum(part.sample.total(("day texts", column, day)).mid for part in samples)),
         )
         for column, day in days
     ]

@@ -1,6 +1,7 @@
-"""Space that retention policies free, from cells that have expired and from cells that will. Pure functions.
+"""Space that retention and tiering free, from cells that are old enough by now and from later ones. Pure functions.
 
-An expired cell leaves a row with a tombstone. The space of its body becomes free when the table is rebuilt.
+An expired cell leaves a row with a tombstone, a cold one a row with a reference. The space of its body becomes free
+when the table is rebuilt.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.planning.capacity.disk_bytes import disk_bytes
 from schemaless.planning.capacity.forecast import Expiry
 from schemaless.planning.capacity.measurement import CodecTrials
+from schemaless.planning.sampling.page_model import Layout
 from schemaless.store.erasures.retention import Policy
 
 
 class Expiring(NamedTuple):
-    """Space that a policy frees in a column on a disk.
+    """Space that is freed in a column on a disk.
 
     Attributes:
-        expired_bytes: Bytes of disk freed by cells that have expired by now.
-        expiry: Space freed by cells that expire later.
+        expired_bytes: Bytes of disk freed by cells that have reached the age by now.
+        expiry: Space freed by cells that reach it later.
     """
 
     expired_bytes: float
@@ -57,22 +59,39 @@ def expiring(policy: Policy, stored: Stored, factor: float, trials: CodecTrials)
         trials: Page layout, and shares of superseded bytes. For a number of versions between those tried, the share of
             the next higher one counts; above the highest, none.
     """
-    freed = 1.0
-    if stored.cells and stored.disk_bytes:
-        tombstone = disk_bytes(TOMBSTONE_BYTES, column_name=policy.column_name, layout=trials.layout)
-        freed = max(0.0, 1 - tombstone * stored.cells / stored.disk_bytes)
+    freed = freed_share(stored, TOMBSTONE_BYTES, policy.column_name, trials.layout)
     if policy.keep_versions is not None:
         tried = sorted((kept, share) for (name, kept), share in trials.superseded.items() if name == stored.column_name)
         freed *= next((share for kept, share in tried if kept >= policy.keep_versions), 0.0)
     if policy.keep_days is None:
         return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
-    due = dict.fromkeys(range(policy.keep_days), 0.0)
-    expired = 0.0
+    return aging(stored, policy.keep_days, freed, factor)
+
+
+def freed_share(stored: Stored, body_bytes: int, column_name: str, layout: Layout) -> float:
+    """Return the share of a column's disk space that is freed if every cell keeps a body of this length."""
+    if not stored.cells or not stored.disk_bytes:
+        return 1.0
+    row = disk_bytes(body_bytes, column_name=column_name, layout=layout)
+    return max(0.0, 1 - row * stored.cells / stored.disk_bytes)
+
+
+def aging(stored: Stored, after_days: int, freed: float, factor: float) -> Expiring:
+    """Return the space that is freed if cells lose a share of their space, ``freed``, at an age in days.
+
+    Args:
+        stored: The column on the disk.
+        after_days: The age.
+        freed: The share.
+        factor: Growth of the disk as a multiple of its forecast; sizes in the returned expiry are divided by it.
+    """
+    due = dict.fromkeys(range(after_days), 0.0)
+    reached = 0.0
     for day, size in stored.past:
-        in_days = (day - stored.past[-1][0]).days - 1 + policy.keep_days
+        in_days = (day - stored.past[-1][0]).days - 1 + after_days
         if in_days < 0:
-            expired += size
+            reached += size
         else:
             due[in_days] += size
     later = tuple(freed * size / factor for size in due.values())
-    return Expiring(freed * expired, Expiry(policy.keep_days, later, freed * stored.share))
+    return Expiring(freed * reached, Expiry(after_days, later, freed * stored.share))

@@ -227,16 +227,27 @@ class Forecast:
 
     def less(self, expiries: Sequence[Expiry]) -> Forecast:
         """Return the forecast of what remains if data expires."""
+        return self._with(self._totals - self._expired(expiries))
+
+    def expired(self, expiries: Sequence[Expiry]) -> Forecast:
+        """Return the forecast of the data that expires."""
+        return self._with(self._expired(expiries))
+
+    def _expired(self, expiries: Sequence[Expiry]) -> Any:
         import numpy
 
-        totals = self._totals.copy()
+        totals = numpy.zeros_like(self._totals)
         for expiry in expiries:
-            past = numpy.cumsum([*expiry.past, *[0.0] * self.horizon_days])[: self.horizon_days]
-            totals -= past
+            totals += numpy.cumsum([*expiry.past, *[0.0] * self.horizon_days])[: self.horizon_days]
             if expiry.delay_days < self.horizon_days:
-                totals[:, expiry.delay_days :] -= (
+                totals[:, expiry.delay_days :] += (
                     expiry.share * self._totals[:, : self.horizon_days - expiry.delay_days]
                 )
+        return totals
+
+    def _with(self, totals: Any) -> Forecast:
+        import numpy
+
         days = numpy.diff(totals, axis=1, prepend=0.0)
         return replace(self, daily=_bands(days), cumulative=_bands(totals), _totals=totals)
 

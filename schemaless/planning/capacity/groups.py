@@ -17,6 +17,7 @@ from typing import Final
 from schemaless.base.numbers import Interval, student_t
 from schemaless.codec.envelope import COLD, HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
+from schemaless.codec.references import text_bytes
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.planning.capacity.day_ends import Probe
@@ -71,9 +72,10 @@ class PartSample:
         part: The part.
         sample: Values by window, under these keys: ``("cells", column_name, codec)``, and likewise ``bytes``, ``pages``
             and ``json``; ``("squares", column_name)``, the sum of the squared body bytes; ``("day", column_name, day)``
-            and ``("day bytes", ...)``, the cells of a day and their bytes; ``("future",)`` and ``("damaged",)``, the
-            numbers of such cells; ``("timed",)``, the number of cells that are not from the future, and ``("at",)``,
-            the sum of their times.
+            and ``("day bytes", ...)``, the cells of a day and their bytes; ``("day cold", ...)`` and
+            ``("day texts", ...)``, its cold cells and the bytes of their JSON text, whose total is ``("texts",
+            column_name)``; ``("future",)`` and ``("damaged",)``, the numbers of such cells; ``("timed",)``, the number
+            of cells that are not from the future, and ``("at",)``, the sum of their times.
         probes: One for each row read, by shard.
         rows_read: Number of rows fetched from the server.
         pages_read: Number of pages of the table that were read, according to the page model.
@@ -157,7 +159,7 @@ class _Reader:
         rows = body_bytes = 0
         latest = self.now.timestamp() + _FUTURE_S
         for added_id, column, length, head, created_at in shards.rows(window.shard, sql, read_from=self.part.read_from):
-            name = column, _codec(head, length)
+            name, text = (column, _codec(head[:HEADER_BYTES], length)), text_bytes(head)
             record, overflow_pages = placed(column, length, layout)
             packer.add(column, length)
             records[name] += record
@@ -165,6 +167,7 @@ class _Reader:
             values["cells", *name] += 1
             values["bytes", *name] += length
             values["squares", column] += length**2
+            values["texts", column] += text
             values["pages", *name] += (overflow_pages * PAGE_BYTES + entry_bytes(column)) / PAGE_BYTES
             at = datetime.fromisoformat(created_at).timestamp()
             self.probes[window.shard].append(Probe(added_id, added_id, at))
@@ -174,6 +177,9 @@ class _Reader:
                 day = created_at[:10]
                 values["day", column, day] += 1
                 values["day bytes", column, day] += length
+                if text:
+                    values["day cold", column, day] += 1
+                    values["day texts", column, day] += text
                 values["at",] += at
                 values["timed",] += 1
             rows += 1
@@ -239,7 +245,8 @@ class _Line:
 
 
 _AT_FACE_VALUE: Final = (LEGACY.name, UNREADABLE, COLD)
-"""Codecs of bodies that are not decoded: the size of their JSON text is taken to be that of the body."""
+"""Codecs of bodies that are not decoded: the size of their JSON text is taken to be that of the body, except that cold
+bodies state it."""
 
 _AS_STORED: Final = _Line(0.0, 1.0)
 
@@ -297,6 +304,8 @@ def _with_json(windows: Sample) -> tuple[Sample, dict[tuple[str, str], float], l
             if not cells:
                 continue
             values["json", *name] = line.base * cells + line.slope * values["bytes", *name]
+            if codec == COLD:
+                values["json", *name] = values["texts", column]
             if decoded:
                 fitted = line.base * decoded + line.slope * values["decoded bytes", *name]
                 values["json", *name] += cells / decoded * (values["decoded json", *name] - fitted)

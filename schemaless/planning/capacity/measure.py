@@ -14,6 +14,7 @@ from typing import Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval, added
+from schemaless.base.parts import parts
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity.codec_trials import with_trials
 from schemaless.planning.capacity.days import intake_by_day
@@ -31,11 +32,14 @@ from schemaless.planning.sampling.table_sizes import (
     layout_of,
     other_table_sizes,
 )
+from schemaless.store.cold.sql import sum_live_files
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
 from schemaless.topology.shards import ReadFrom
 from schemaless.wire.parallel import on_servers
+
+_SHARDS_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +216,10 @@ class _Measurer:
         # Without PROCESS these are not visible either, and a note about the missing privilege is added anyway.
         others = other_table_sizes(pool, databases) if files.measured else {}
         alone = [Part(cluster.name, (number,), number, layout, read_from) for number in numbers]
-        parts = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
-        samples = [sample_part(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
+        sampled = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
+        listed = [row for part in parts(databases, _SHARDS_AT_ONCE) for row in pool.rows(sum_live_files(part))]
+        cold_files, cold_file_bytes, cold_text_bytes = (sum(map(int, column)) for column in zip(*listed, strict=True))
+        samples = [sample_part(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in sampled]
         rebuilt = added(part.file_bytes() for part in samples)
         bodies = added(part.body_bytes() for part in samples)
         overhead = sorted(file_end - body_end for file_end, body_end in zip(rebuilt, bodies, strict=True))
@@ -232,6 +238,9 @@ class _Measurer:
                 (shard, sizes[name].file_bytes) for shard, name in zip(numbers, databases, strict=True) if name in sizes
             ),
             other_files={name: size.file_bytes for name, size in sorted(others.items())},
+            cold_files=cold_files,
+            cold_file_bytes=cold_file_bytes,
+            cold_text_bytes=cold_text_bytes,
         )
         reported = disk_space_of(pool, databases[0])
         if reported is not None:

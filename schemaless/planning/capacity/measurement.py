@@ -41,9 +41,9 @@ class Group:
         cluster: Name of the cluster.
         shard: Number of the shard, or None if the shards of the cluster were measured together.
         column_name: Name of the column.
-        codec: Codec as stored: ``msgpack+zlib``, ``legacy``, ``unreadable``, ...
+        codec: Codec as stored: ``msgpack+zlib``, ``legacy``, ``cold``, ``unreadable``, ...
         cells: Number of cells.
-        body_bytes: Length of the stored bodies.
+        body_bytes: Length of the stored bodies; of cold cells, that of the references.
         allocated_bytes: Bytes of a freshly rebuilt file, by the page model: records, overflow pages, and a share of
             the indexes and of the space that InnoDB keeps free. The groups' values add up to the length of such files.
         json_bytes: Length of the bodies as JSON text.
@@ -72,6 +72,8 @@ class DayIntake:
         method: How they were determined, see ``Method``.
         complete: False for the day of the measurement, which is not over, and for the very first day, on which writing
             may have started late.
+        cold_cells: Number of these cells that are cold.
+        cold_text_bytes: Length of the JSON text of their documents.
     """
 
     day: date
@@ -81,6 +83,8 @@ class DayIntake:
     body_bytes: Interval
     method: Method
     complete: bool = True
+    cold_cells: int = 0
+    cold_text_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,9 @@ class ClusterFiles:
         shard_files: Number and file length of each shard.
         other_files: Name and total file length of each table other than ``cell``: followers, indexes, leftovers of
             moves. Empty without PROCESS.
+        cold_files: Number of the cold files that the shards list; files are neither opened nor copied by replicas.
+        cold_file_bytes: Length of these files.
+        cold_text_bytes: Length of the JSON text in them.
     """
 
     cluster: str
@@ -124,6 +131,9 @@ class ClusterFiles:
     disk_from: Literal["server", "flag"] | None = None
     shard_files: tuple[tuple[int, int], ...] = ()
     other_files: Mapping[str, int] = field(default_factory=dict)
+    cold_files: int = 0
+    cold_file_bytes: int = 0
+    cold_text_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +169,8 @@ class CodecTrials:
         engines: The same trials in other storage engines, by engine name, if any were requested.
         history: One trial for each codec that has deltas and each column with superseded versions.
         dictionaries: One trial for each column that a dictionary helps, trained on the other sampled cells.
+        file_share: Size of cold files relative to the bodies that they replace, by column; empty without the extra
+            [cold].
     """
 
     columns: tuple[CodecTrial, ...]
@@ -170,6 +182,7 @@ class CodecTrials:
     engines: Mapping[str, CodecTrials] = field(default_factory=dict)
     history: tuple[HistoryTrial, ...] = ()
     dictionaries: tuple[CodecTrial, ...] = ()
+    file_share: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def every(self) -> tuple[CodecTrial, ...]:

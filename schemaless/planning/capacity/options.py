@@ -13,12 +13,18 @@ from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.sampling.column_trials import DICTIONARY, HISTORY, WITH_DICTIONARY
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, engine_named
+from schemaless.store.cold.settings import MOST_DAYS
 from schemaless.store.erasures.retention import Policy, parse_policy
 
 THRESHOLDS: Final = (0.8, 0.9)
 """Default thresholds, as shares of a disk."""
 
 FULL: Final = 1.0
+
+
+def counted_days(days: int) -> str:
+    """Return a number of days in words."""
+    return "1 day" if days == 1 else f"{days:,} days"
 
 
 def _check_amounts(options: object, names: Iterable[str], where: str = "") -> None:
@@ -38,12 +44,14 @@ class PlanningOptions:
         thresholds: Shares of a disk, above 0 and below 1, in increasing order.
         lead_days: Days from ordering a disk until it can be used; None to plan no orders.
         price_per_tb: Price of a TB (1,000 GB) of disk, in any currency; None if unknown.
+        cold_price_per_gb: Price of a GB (10^9 bytes) in the cold store for a month; None if unknown.
         fail_below_days: Days that all disks must last for a positive verdict; None for no verdict.
     """
 
     thresholds: tuple[float, ...] = THRESHOLDS
     lead_days: float | None = None
     price_per_tb: float | None = None
+    cold_price_per_gb: float | None = None
     fail_below_days: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,7 +61,7 @@ class PlanningOptions:
                 raise InvalidInput(f"a threshold must be above 0 % and below 100 % of the disk, got {share:.6g}")
         if list(self.thresholds) != sorted(set(self.thresholds)):
             raise InvalidInput("thresholds must be in increasing order, each once, such as 80%,90%")
-        _check_amounts(self, ("lead_days", "price_per_tb", "fail_below_days"))
+        _check_amounts(self, ("lead_days", "price_per_tb", "cold_price_per_gb", "fail_below_days"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +76,14 @@ class WhatIf:
         dictionary: True if each column that a dictionary helps gets one; requires ``msgpack+zstd``.
         engine: Storage engine to move all cells to, ``innodb`` or ``rocksdb``, on disks like the present ones.
         rebuilt: True if tables are rebuilt where that shortens their files; by default, True if cells are re-encoded,
-            are moved to another engine, or expire.
+            are moved to another engine, expire, or become cold.
         growth: Multiple of the forecast growth, for all datastores, or by datastore name.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
+        tier_after: Age in days at which cells become cold, of all columns or by column; not together with retention.
         copies: Number of servers that hold each cell. Each has its own disk, so this changes the costs, but not
             the days until disks are full.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
+        cold_price_per_gb: Price of a GB in the cold store for a month, instead of the report's.
         lead_days: Days from ordering a disk until it can be used, instead of the report's.
     """
 
@@ -86,8 +96,10 @@ class WhatIf:
     rebuilt: bool | None = None
     growth: float | Mapping[str, float] = 1.0
     retention: Mapping[str, str] = field(default_factory=dict)
+    tier_after: int | Mapping[str, int] | None = None
     copies: int | None = None
     price_per_tb: float | None = None
+    cold_price_per_gb: float | None = None
     lead_days: float | None = None
 
     def __post_init__(self) -> None:
@@ -116,9 +128,20 @@ class WhatIf:
             check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
             if factor <= 0:
                 raise InvalidInput(f"{where}: growth must be above 0, got {factor:g}; 2 means twice the forecast")
+        self._check_tiers(where)
         if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
             raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
-        _check_amounts(self, ("price_per_tb", "lead_days"), f"{where}: ")
+        _check_amounts(self, ("price_per_tb", "cold_price_per_gb", "lead_days"), f"{where}: ")
+
+    def _check_tiers(self, where: str) -> None:
+        for column, days in self.tiers.items():
+            if type(days) is not int or not 0 <= days <= MOST_DAYS:
+                of = f" of {column}" if column else ""
+                raise InvalidInput(
+                    f"{where}: tier_after{of} must be a whole number of days from 0 to {MOST_DAYS:,}, got {days!r}"
+                )
+        if self.tiers and self.retention:
+            raise InvalidInput(f"{where}: give either retention or tier_after")
 
     @property
     def trial(self) -> str | None:
@@ -141,11 +164,22 @@ class WhatIf:
         return {column: parse_policy(column.rpartition("/")[2], text) for column, text in self.retention.items()}
 
     @property
+    def tiers(self) -> Mapping[str, int]:
+        """Ages at which cells become cold by column; the one with an empty name applies to all."""
+        if self.tier_after is None:
+            return {}
+        return self.tier_after if isinstance(self.tier_after, Mapping) else {"": self.tier_after}
+
+    def tier_days(self, column: str) -> int | None:
+        """Return the age in days at which a column's cells become cold; None if they do not."""
+        return self.tiers.get("", self.tiers.get(column))
+
+    @property
     def rebuilds(self) -> bool:
         """True if tables are rebuilt where that shortens their files."""
         if self.rebuilt is not None:
             return self.rebuilt
-        return self.codec is not None or self.engine is not None or bool(self.retention)
+        return self.codec is not None or self.engine is not None or bool(self.retention or self.tiers)
 
     def total(self, sizes: Iterable[Interval]) -> Interval:
         """Return the total size of files; errors of sizes in another engine are assumed to be fully correlated."""
@@ -165,8 +199,12 @@ class WhatIf:
             "engine": "" if self.engine is None else ENGINES[self.engine].title,
             "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
             "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),
+            "cold after": ", ".join(
+                f"{column} {counted_days(days)}".strip() for column, days in sorted(self.tiers.items())
+            ),
             "copies": "" if self.copies is None else str(self.copies),
             "price per TB": "" if self.price_per_tb is None else f"{self.price_per_tb:,g}",
+            "cold price per GB": "" if self.cold_price_per_gb is None else f"{self.cold_price_per_gb:,g} a month",
             "lead time": "" if self.lead_days is None else f"{self.lead_days:,g} days",
         }
         return {name: value for name, value in changes.items() if value}
@@ -178,6 +216,11 @@ class WhatIf:
 
 
 NOTHING: Final = WhatIf(name="now", text="Nothing changes.")
+
+
+def tiered_after(days: int) -> WhatIf:
+    """Return the scenario in which all cells become cold at an age in days."""
+    return WhatIf(name=f"cold after {counted_days(days)}", tier_after=days)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

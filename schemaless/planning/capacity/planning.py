@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from schemaless.base.numbers import Interval, adding_up
+from schemaless.base.numbers import Interval, adding_up, summed
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
 from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
@@ -26,6 +26,9 @@ TB: Final = 10**12
 """Bytes in a terabyte, the unit that disks are sold in."""
 
 _COST_DAYS: Final = 365
+
+GB: Final = 10**9
+"""Bytes in a gigabyte, the unit in which object stores are rented."""
 
 MONTH_DAYS: Final = 365 / 12
 """Days of an average month."""
@@ -151,6 +154,40 @@ class Planning:
 
 
 @dataclass(frozen=True, slots=True)
+class ColdTier:
+    """The cold store in a period; it holds each file once.
+
+    Attributes:
+        start_bytes: Length of the files at the start, with those of the cells that are old enough by then.
+        growth: Growth of the files in the period; its months have no prices.
+        price_per_gb: Price of a GB for a month, or None if unknown.
+    """
+
+    start_bytes: Interval
+    growth: Cost
+    price_per_gb: float | None
+
+    @property
+    def bytes_per_month(self) -> float:
+        """Growth in an average month."""
+        return self.growth.size_bytes.mid * MONTH_DAYS / self.growth.days
+
+    @property
+    def price_of_month(self) -> float | None:
+        """Price of an average month's growth, for each month that it is stored."""
+        return None if self.price_per_gb is None else self.bytes_per_month / GB * self.price_per_gb
+
+    @property
+    def rents(self) -> list[float]:
+        """Price of each of the growth's months: of the average length of the files; zeros if it is unknown."""
+        size, rents = self.start_bytes.mid, []
+        for month in self.growth.months:
+            rents.append((size + month.size_bytes / 2) / GB * (self.price_per_gb or 0.0) * month.days / MONTH_DAYS)
+            size += month.size_bytes
+        return rents
+
+
+@dataclass(frozen=True, slots=True)
 class GrowthOfAll:
     """Growth of all disks together, all copies counted, and its share by disk.
 
@@ -198,22 +235,46 @@ class GrowthOfAll:
         if not isinstance(self.forecast, Forecast) or any(outlook.times is None for outlook in scenario.disks):
             return None
         times = self.times(scenario, copies)
-        expiries = self._expiries(scenario, times.mid, copies)
+        of_disk = {outlook.disk: outlook.expiries for outlook in scenario.disks}
+        expiries = self._expiries(scenario, of_disk, times.mid, copies)
         growth = self.forecast.less(expiries) if expiries else self.forecast
         return _cost(scenario.name, growth, times, price_per_tb)
 
-    def _expiries(self, scenario: Scenario, times: float, copies: int | None) -> list[Expiry]:
+    def cold(self, scenario: Scenario, start_bytes: float, price_per_gb: float | None) -> ColdTier | None:
+        """Return the cold store in a scenario; None if it has no files, or the growth of a disk is unknown.
+
+        Args:
+            scenario: The scenario.
+            start_bytes: Length of the files that exist.
+            price_per_gb: Price of a GB for a month.
+        """
+        parts = {outlook.disk: outlook.cold for outlook in scenario.disks if outlook.cold is not None}
+        if not isinstance(self.forecast, Forecast) or any(outlook.times is None for outlook in scenario.disks):
+            return None
+        if not parts and not start_bytes:
+            return None
+        added = summed(part.start_bytes for part in parts.values())
+        times = self.times(scenario, 1).mid
+        expiries = self._expiries(scenario, {disk: part.expiries for disk, part in parts.items()}, times, 1)
+        # The size of files is uncertain by the same share, whenever they are written.
+        spread = added.times(times / added.mid) if added.mid else Interval.of(times)
+        growth = _cost(scenario.name, self.forecast.expired(expiries), spread, None)
+        return ColdTier(added.map(lambda end: start_bytes + end), growth, price_per_gb)
+
+    def _expiries(
+        self, scenario: Scenario, of_disk: Mapping[str, Sequence[Expiry]], times: float, copies: int | None
+    ) -> list[Expiry]:
         """Return what expires on all disks, in units of ``times`` the forecast; each disk keeps its present share."""
         total = sum(self.weights.values())
         found = []
         for outlook in scenario.disks:
-            if not outlook.expiries or outlook.times is None or not times or not total:
+            if not of_disk.get(outlook.disk) or outlook.times is None or not times or not total:
                 continue
             factor = outlook.times.mid * (copies or self.copies[outlook.disk]) / times
             of_one_copy = self.scale * self.weights[outlook.disk] / total / self.copies[outlook.disk]
             found += [
                 Expiry(each.delay_days, tuple(size * factor for size in each.past), each.share * of_one_copy * factor)
-                for each in outlook.expiries
+                for each in of_disk[outlook.disk]
             ]
         return found
 
@@ -231,6 +292,7 @@ class Comparison:
         added_bytes: ``stored_bytes`` less what is stored now: space that additional copies need at once. Negative if
             the scenario frees space.
         cost: Cost of a year's growth; None without a forecast.
+        cold: The cold store in that time; None without one, or without a forecast.
     """
 
     change: WhatIf
@@ -240,6 +302,7 @@ class Comparison:
     stored_bytes: Interval | None
     added_bytes: float | None
     cost: Cost | None
+    cold: ColdTier | None
 
     @property
     def start_price(self) -> float | None:
@@ -250,15 +313,20 @@ class Comparison:
 
     @property
     def year_price(self) -> float | None:
-        """Price of the space needed at once and of a year's growth; None if either is unknown."""
+        """Price of the space needed at once, of a year's growth and of the cold store; None if a disk's is unknown."""
         if self.start_price is None or self.cost is None or self.cost.price is None:
             return None
-        return self.start_price + self.cost.price.mid
+        return self.start_price + self.cost.price.mid + sum(self._rents)
+
+    @property
+    def _rents(self) -> list[float]:
+        return [] if self.cold is None else self.cold.rents
 
     def budget(self, digits: int = 2) -> list[float]:
         """Return the prices of the start and of each month, rounded so that they add up to ``year_price``."""
-        months = () if self.cost is None else self.cost.months
-        return adding_up([self.start_price or 0.0, *(month.price or 0.0 for month in months)], digits)
+        months = [] if self.cost is None else [month.price or 0.0 for month in self.cost.months]
+        rents = self._rents or [0.0] * len(months)
+        return adding_up([self.start_price or 0.0, *map(sum, zip(months, rents, strict=True))], digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +424,7 @@ def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, sc
     options, first = basis.options.planning, scenario.first
     lead_days = options.lead_days if change.lead_days is None else change.lead_days
     price = options.price_per_tb if change.price_per_tb is None else change.price_per_tb
+    cold_price = options.cold_price_per_gb if change.cold_price_per_gb is None else change.cold_price_per_gb
     stored, before = _stored(scenario, growth.copies, change), _stored(now, growth.copies, NOTHING)
     return Comparison(
         change=change,
@@ -365,6 +434,7 @@ def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, sc
         stored_bytes=stored,
         added_bytes=None if stored is None or before is None else stored.mid - before.mid,
         cost=growth.cost(scenario, price, change.copies),
+        cold=growth.cold(scenario, sum(space.cold_file_bytes for space in basis.measurement.clusters), cold_price),
     )
 
 

@@ -13,6 +13,7 @@ from statistics import fmean, pstdev
 from typing import Final
 
 from schemaless.base.numbers import Interval, summed
+from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import Codec
 from schemaless.planning.capacity.measurement import ClusterFiles, Group, Measurement, Unit
 from schemaless.planning.sampling.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
@@ -203,7 +204,9 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
     by_shard: dict[int | None, dict[str, list[Group]]] = {}
     for group in measurement.groups:
         if group.cluster == space.cluster:
-            by_shard.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group)
+            # Rows of cold cells keep their size in every codec; no unit has such a name.
+            name = f"{group.column_name} {COLD}" if group.codec == COLD else group.column_name
+            by_shard.setdefault(group.shard, {}).setdefault(name, []).append(group)
     result = []
     for shard, columns in by_shard.items():
         times = space.shards if shard is None else 1

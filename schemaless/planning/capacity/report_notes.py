@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemaless.base.numbers import bytes_text, units_text
+from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.planning.capacity.basis import DiskForecast
@@ -195,10 +196,10 @@ def _days(earlier: Measurement, later: Measurement) -> float:
 
 
 def _mixed(measurement: Measurement, column: str) -> bool:
-    """Return whether a column is stored in several codecs, ignoring bodies that were too short to compress."""
+    """Return whether a column is stored in several codecs, ignoring cold ones and bodies too short to compress."""
     by_codec: dict[str, float] = {}
     for group in measurement.groups:
-        if group.column_name == column and not group.codec.endswith(f"+{NONE.name}"):
+        if group.column_name == column and group.codec != COLD and not group.codec.endswith(f"+{NONE.name}"):
             by_codec[group.codec] = by_codec.get(group.codec, 0.0) + group.cells.mid
     return max(by_codec.values(), default=0.0) < _ONE_CODEC_SHARE * sum(by_codec.values())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from typing import Final
 
 from schemaless.base.events import Event, Listener, Step, ignore_events
 from schemaless.codec.registry import codec_named
@@ -20,7 +21,7 @@ from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import with_disks
 from schemaless.planning.capacity.measure import check_disks, measure
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf
+from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf, counted_days
 from schemaless.planning.capacity.planning import GrowthOfAll, Planning, Saving, compare, levels, verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
@@ -30,6 +31,9 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
+
+TIERING: Final = "tiering"
+"""Name of the scenario of the tiering policies in force."""
 
 
 def make(
@@ -120,12 +124,14 @@ def collect(
             )
     _check_engines(options, measurements[-1], engines)
     policies: dict[str, Policy] = {}
+    tiers: dict[str, int] = {}
     try:
         policies = {policy.column_name: policy for policy in internals_of(store).policies.all()}
+        tiers = {policy.column_name: policy.after_days for policy in internals_of(store).cold.policies()}
     except ServerError as error:
-        notes.append(f"retention policies could not be read: {error}")
+        notes.append(f"policies could not be read: {error}")
     changes = history.changes_since(store, measurements[-1])
-    return Collected(tuple(measurements), tuple(notes), tuple(changes), policies, engines)
+    return Collected(tuple(measurements), tuple(notes), tuple(changes), policies, tiers, engines)
 
 
 def _check_engines(options: Asked, newest: Measurement, of_cluster: Mapping[str, str]) -> None:
@@ -173,7 +179,7 @@ def assemble_report(
                 f"scenario {change.name!r}: codec {change.codec} was not tried by the measurement; "
                 f"use one of {', '.join(sorted(tried))}"
             )
-    options = replace(options, what_ifs=(*_in_engine(basis, codec), *options.what_ifs))
+    options = replace(options, what_ifs=(*_in_engine(basis, codec), *_tiering(basis), *options.what_ifs))
     basis = replace(basis, options=options)
     outlooks = scenarios(basis, codec)
     total = basis.forecast_total()
@@ -232,10 +238,19 @@ def _in_engine(basis: Basis, codec: str | None) -> list[WhatIf]:
     return changes
 
 
+def _tiering(basis: Basis) -> list[WhatIf]:
+    """Return the scenario of the policies in force, if the size of cold files is known."""
+    tiers = {column: days for column, days in basis.tiers.items() if column in basis.file_share}
+    ages = "; ".join(f"{column}: after {counted_days(days)}" for column, days in tiers.items())
+    text = f"Cells become cold daily ({ages}), and tables are rebuilt where that shortens their files."
+    return [WhatIf(name=TIERING, text=text, tier_after=tiers)] if tiers else []
+
+
 def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
     """Return the scenarios to compare: ``now`` and the user's, or ``now`` and re-encoding if the user gave none."""
     changes = list(options.what_ifs)
-    if codec is not None and all(change.engine is not None and change.engine == options.engine for change in changes):
+    asked = [change for change in changes if change.name != TIERING]
+    if codec is not None and all(change.engine is not None and change.engine == options.engine for change in asked):
         changes.insert(0, WhatIf(name=codec, codec=codec))
     by_name = {scenario.name: scenario for scenario in scenarios}
     return [(change, by_name[change.name]) for change in (NOTHING, *changes) if change.name in by_name]

@@ -2,7 +2,7 @@
 
 The newest measurement takes precedence; older ones only add days before its first day. Only whole days count, and days
 after the measurement are dropped: cells with such dates come from wrong clocks or imports, and say nothing about
-growth.
+growth. Cold cells count with the bodies that they would have in the database.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.cell import TOMBSTONE_BYTES
+from schemaless.codec.envelope import COLD, ERASED, REFERENCE_BYTES
 from schemaless.planning.capacity.measurement import DayIntake, Measurement
 
 _MOST_DAYS: Final = 730
@@ -33,7 +34,7 @@ class Day:
     Attributes:
         day: The day, UTC.
         cells: Number of cells.
-        body_bytes: Length of their bodies as stored now.
+        body_bytes: Length of their bodies as stored now; of cold cells, as ``body_per_text`` predicts it.
         error_bytes: Half the width of the interval of ``body_bytes``.
         erased: True if the cells have been erased since then; the figures are then from an earlier measurement.
     """
@@ -86,6 +87,7 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
     """
     newest = measurements[-1]
     yesterday = newest.taken_at.date() - datetime.timedelta(1)
+    per_text = body_per_text(newest)
     series: list[Series] = []
     for cluster, column in sorted({(intake.cluster, intake.column_name) for intake in newest.growth}):
         days: dict[datetime.date, Day] = {}
@@ -93,7 +95,7 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
         for measurement in reversed(measurements):
             first = min(days, default=None)
             own = (each for each in measurement.growth if (each.cluster, each.column_name) == (cluster, column))
-            intakes = [each for each in own if each.complete]
+            intakes = [_in_database(each, per_text[column]) for each in own if each.complete]
             gone = _erased_days(intakes)
             erased |= gone
             for intake in intakes:
@@ -108,6 +110,25 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
                 )
         series.append(Series(cluster, column, _dense(days, yesterday)))
     return series
+
+
+def body_per_text(measurement: Measurement) -> dict[str, float]:
+    """Return the length of stored bodies relative to their JSON text by column; 1 if all cells of a column are cold."""
+    bodies, texts = dict.fromkeys(measurement.column_names, 0.0), dict.fromkeys(measurement.column_names, 0.0)
+    for group in measurement.groups:
+        if group.codec not in (COLD, ERASED):
+            bodies[group.column_name] += group.body_bytes.mid
+            texts[group.column_name] += group.json_bytes.mid
+    return {column: bodies[column] / texts[column] if texts[column] else 1.0 for column in bodies}
+
+
+def _in_database(intake: DayIntake, per_text: float) -> DayIntake:
+    """Return the growth of a day with the bodies that its cold cells would have."""
+    size = intake.body_bytes
+    if not intake.cold_cells or not size.mid:
+        return intake
+    whole = max(0.0, size.mid - REFERENCE_BYTES * intake.cold_cells) + per_text * intake.cold_text_bytes
+    return replace(intake, body_bytes=size.times(whole / size.mid))
 
 
 def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[tuple[datetime.date, float]]:

@@ -53,15 +53,12 @@ def select_progress(catalog: str, since: datetime) -> bytes:
 
 
 def select_figures(database: str, after: int, up_to: int) -> bytes:
-    """Select added_id, column_name, body length, first two body bytes and created_at of a range, in order.
+    """Select added_id, column_name, body length, first bytes of the body and created_at of a range, in order.
 
-    The range is ``after < added_id <= up_to``.
+    The range is ``after < added_id <= up_to``. The bytes are enough for ``references.text_bytes``.
     """
-    return b"SELECT added_id, column_name, LENGTH(body), SUBSTRING(body,1,2), %b FROM %b WHERE %b ORDER BY added_id" % (
-        CREATED_AT,
-        by_id(database),
-        id_range(after, up_to),
-    )
+    columns = b"added_id, column_name, LENGTH(body), SUBSTRING(body,1,22), " + CREATED_AT
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (columns, by_id(database), id_range(after, up_to))
 
 
 def select_superseded(database: str, after: int, up_to: int, versions_kept: Iterable[int]) -> bytes:

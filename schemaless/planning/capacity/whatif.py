@@ -19,11 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, summed
+from schemaless.codec.envelope import COLD, ERASED, REFERENCE_BYTES
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.basis import Basis, DiskForecast, groups_of, mean
+from schemaless.planning.capacity.days import MOST_DAYS
 from schemaless.planning.capacity.disks import Disk
-from schemaless.planning.capacity.expiry import Expiring, Stored, expiring
+from schemaless.planning.capacity.expiry import Expiring, Stored, aging, expiring, freed_share
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.planning.capacity.options import NOTHING, WhatIf
 from schemaless.planning.sampling.column_trials import HISTORY, plain_name
@@ -35,6 +37,19 @@ _80_OF_95: Final = 1.2816 / 1.9600
 
 LOST_HOST: Final = "a lost host"
 RETENTION: Final = "retention"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdShare:
+    """What the cells of a disk add to the cold store.
+
+    Attributes:
+        start_bytes: Files with the cells that are old enough at the start.
+        expiries: Files with later ones, in units of the disk's forecast.
+    """
+
+    start_bytes: Interval
+    expiries: tuple[Expiry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +69,8 @@ class DiskOutlook:
         times: Growth in the scenario as a multiple of the forecast, or None if unknown.
         history_days: Number of measured days, which determines ``horizon_days``.
         forecast: The forecast less the data that expires; None if no data expires.
-        expiries: What expires, in units of the forecast.
+        expiries: What expires or becomes cold, in units of the forecast.
+        cold: What that adds to the cold store.
     """
 
     disk: str
@@ -70,6 +86,7 @@ class DiskOutlook:
     history_days: int | None = None
     forecast: Forecast | None = field(default=None, repr=False)
     expiries: tuple[Expiry, ...] = field(default=(), repr=False)
+    cold: ColdShare | None = field(default=None, repr=False)
 
     @property
     def urgency(self) -> tuple[float, ...]:
@@ -144,6 +161,7 @@ def scenarios(basis: Basis, codec: str | None) -> list[Scenario]:
                 f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; the "
                 f"columns are {', '.join(basis.measurement.column_names)}"
             )
+        _check_tiers(basis, change)
         if change.dictionary and not basis.dictionaries:
             raise InvalidInput(
                 f"scenario {change.name!r}: the newest measurement has no dictionary that helps any column; leave out "
@@ -153,9 +171,24 @@ def scenarios(basis: Basis, codec: str | None) -> list[Scenario]:
     return [*results, _lost_host(basis), *(_scenario(basis, change) for change in what_ifs)]
 
 
+def _check_tiers(basis: Basis, change: WhatIf) -> None:
+    names = basis.measurement.column_names
+    if missing := change.tiers.keys() - {"", *names}:
+        raise InvalidInput(
+            f"scenario {change.name!r}: tier_after names the column {min(missing)!r}, which has no cells; the columns "
+            f"are {', '.join(names)}"
+        )
+    cold = any(change.tier_days(name) is not None and name in basis.file_share for name in names)
+    if change.tiers and names and not cold:
+        raise InvalidInput(
+            f"scenario {change.name!r}: the newest measurement has no sizes of cold files; measure again where the "
+            "extra is installed: pip install 'schemaless-store[cold]'"
+        )
+
+
 def _built_in(basis: Basis, codec: str | None) -> list[WhatIf]:
     """Return the built-in scenarios, except the loss of a host, which changes the free space of all other disks."""
-    stored = {group.codec for group in basis.measurement.groups}
+    stored = {group.codec for group in basis.measurement.groups} - {COLD}
     # A codec that everything is in already re-encodes nothing, so its scenario would be the same as 'rebuilt'.
     codecs = [name for name in dict.fromkeys(trial.codec for trial in basis.trials) if stored != {name}]
     changes = [
@@ -195,7 +228,8 @@ class _State:
         file_bytes: Length of its files at the start, or None if unknown.
         shares: Disk space of new cells relative to now, by cluster and column.
         times: Growth as a multiple of the forecast.
-        expiries: What expires.
+        expiries: What expires or becomes cold.
+        cold: What that adds to the cold store.
     """
 
     disk: Disk
@@ -203,6 +237,7 @@ class _State:
     shares: Mapping[tuple[str, str], Interval]
     times: Interval = Interval(1.0, 1.0, 1.0)  # noqa: RUF009 - immutable
     expiries: tuple[Expiry, ...] = ()
+    cold: ColdShare | None = None
 
 
 def _reencode(basis: Basis, change: WhatIf, state: _State) -> _State:
@@ -269,16 +304,80 @@ def _rebuild(basis: Basis, change: WhatIf, state: _State) -> _State:
 
 def _expire(basis: Basis, change: WhatIf, state: _State) -> _State:
     """Apply ``retention``."""
-    found = [_expiring(basis, change, state, column) for column in change.policies]
+    return _without(state, change, [_expiring(basis, change, state, column) for column in change.policies])
+
+
+def _without(state: _State, change: WhatIf, found: Sequence[Expiring]) -> _State:
+    """Return a disk without the space that is freed."""
     files, freed = state.file_bytes, sum(each.expired_bytes for each in found)
     if files is not None and change.rebuilds:
         files = files.map(lambda end: max(0.0, end - freed))
-    return replace(state, file_bytes=files, expiries=tuple(each.expiry for each in found))
+    return replace(state, file_bytes=files, expiries=(*state.expiries, *(each.expiry for each in found)))
+
+
+def _tier(basis: Basis, change: WhatIf, state: _State) -> _State:
+    """Apply ``tier_after``."""
+    found, starts, later = [], [], []
+    for column in basis.measurement.column_names:
+        days, share = change.tier_days(column), basis.file_share.get(column)
+        if days is None or share is None:
+            continue
+        stored, per_body = _in_database(basis, change, state, column)
+        layout = basis.measurement.trials.layout
+        freed = freed_share(stored, REFERENCE_BYTES, column.rpartition("/")[2], layout)
+        aged = aging(stored, days, freed, state.times.mid)
+        found.append(aged)
+        if not freed or not per_body:
+            continue
+        per_freed = share.times(1 / freed / per_body)  # bytes of files for a byte that becomes free
+        starts.append(per_freed.times(aged.expired_bytes))
+        past = tuple(size * per_freed.mid for size in aged.expiry.past)
+        later.append(replace(aged.expiry, past=past, share=aged.expiry.share * per_freed.mid))
+    if not found:
+        return state
+    return replace(_without(state, change, found), cold=ColdShare(summed(starts), tuple(later)))
+
+
+def _in_database(basis: Basis, change: WhatIf, state: _State, column: str) -> tuple[Stored, float]:
+    """Return the cells of a column on a disk that are not cold, and the bytes of disk for each byte of their bodies."""
+    newest, clusters = basis.measurement, state.disk.clusters
+    yesterday = newest.taken_at.date() - datetime.timedelta(1)
+    past = {yesterday: 0.0}
+    cells = bodies = space = 0.0
+    for name in clusters:
+        weight = basis.weights.get((name, column), 0.0) * _share(basis, name, column, change.engine, change.trial).mid
+        groups = [
+            group for group in groups_of(newest, column) if group.cluster == name and group.codec not in (COLD, ERASED)
+        ]
+        size = sum(group.body_bytes.mid for group in groups)
+        cells += sum(group.cells.mid for group in groups)
+        bodies += size
+        space += weight * size
+        intakes = [each for each in newest.growth if (each.cluster, each.column_name) == (name, column)]
+        hot = {each.day: max(0.0, each.body_bytes.mid - REFERENCE_BYTES * each.cold_cells) for each in intakes}
+        if len(hot) >= MOST_DAYS:  # Older cells are in no day.
+            hot[min(hot)] += max(0.0, size - sum(hot.values()))
+        for day, of_day in hot.items():
+            if day <= yesterday:
+                past[day] = past.get(day, 0.0) + weight * of_day
+    return Stored(column, cells, space, sorted(past.items()), _growth_share(basis, change, state, column)), (
+        space / bodies if bodies else 0.0
+    )
+
+
+def _growth_share(basis: Basis, change: WhatIf, state: _State, column: str) -> float:
+    """Return the share of a column in the growth of a disk."""
+    now = basis.bytes_per_day(state.disk)
+    grown = sum(
+        now.get((name, column), 0.0) * _share(basis, name, column, change.engine, change.trial).mid
+        for name in state.disk.clusters
+    )
+    total = sum(now.values()) * state.times.mid
+    return grown * _growth(basis, change, column) / total if total else 0.0
 
 
 def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expiring:
     clusters = state.disk.clusters
-    now = basis.bytes_per_day(state.disk)
     shares = {name: _share(basis, name, column, change.engine, change.trial).mid for name in clusters}
     past: dict[datetime.date, float] = {}
     for series in basis.series:
@@ -287,19 +386,17 @@ def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expir
             for day in series.days:
                 past[day.day] = past.get(day.day, 0.0) + (0.0 if day.erased else weight * day.body_bytes)
     groups = [group for group in groups_of(basis.measurement, column) if group.cluster in clusters]
-    grown = sum(now.get((name, column), 0.0) * share for name, share in shares.items())
-    total = sum(now.values()) * state.times.mid
     stored = Stored(
         column,
         sum(group.cells.mid for group in groups),
         sum(group.allocated_bytes.mid * shares[group.cluster] for group in groups),
         sorted(past.items()),
-        grown * _growth(basis, change, column) / total if total else 0.0,
+        _growth_share(basis, change, state, column),
     )
     return expiring(change.policies[column], stored, state.times.mid, basis.measurement.trials)
 
 
-_STEPS: Final = (_reencode, _grow, _rebuild, _expire)
+_STEPS: Final = (_reencode, _grow, _rebuild, _expire, _tier)
 """The options of a scenario, in the order in which they are applied."""
 
 
@@ -325,7 +422,8 @@ def _scenario(basis: Basis, change: WhatIf) -> Scenario:
             if disk.free_bytes is not None:
                 room = disk.free_bytes + (disk.file_bytes or 0)
                 free = Interval(room - files.high, room - files.mid, room - files.low)
-        outlooks.append(_outlook(basis, entry, free, state.times, state.expiries))
+        outlook = _outlook(basis, entry, free, state.times, state.expiries)
+        outlooks.append(replace(outlook, cold=state.cold))
     known = change.total(sizes.values()) if sizes and len(sizes) == len(basis.disks) else None
     return Scenario(change.name, change.description, change.trial, tuple(outlooks), known, sizes)
 
@@ -366,7 +464,7 @@ def _lost_host(basis: Basis) -> Scenario:
     for lost in single:
         others = [entry for entry in basis.disks if entry.disk is not lost and entry.disk.free_bytes]
         if others:
-            cases.append(_without(basis, lost, others))
+            cases.append(_without_host(basis, lost, others))
     if not cases:
         text = "A host is lost, and there is no other disk of known size for its shards."
         outlooks = [DiskOutlook(disk.name, why="there is no other disk for its shards") for disk in single]
@@ -374,7 +472,7 @@ def _lost_host(basis: Basis) -> Scenario:
     return min(cases, key=lambda case: case.first.days.mid if case.first and case.first.days else math.inf)
 
 
-def _without(basis: Basis, lost: Disk, others: Sequence[DiskForecast]) -> Scenario:
+def _without_host(basis: Basis, lost: Disk, others: Sequence[DiskForecast]) -> Scenario:
     text = (
         f"The host of {lost.name} is lost, and its shards are restored from a backup to the other disks in "
         "proportion to their free space. Of all hosts without a replica, this is the one whose loss is worst."

@@ -47,12 +47,13 @@ _MIN_WINDOWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class SampledCell:
-    """A sampled cell with its stored body."""
+    """A sampled cell with its stored body, and when it was created, as text with the UTC offset."""
 
     row_key: bytes
     column_name: str
     ref_key: int
     body: bytes
+    created_at: str = "2000-01-01 00:00:00+00:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +218,12 @@ def sample_cells(
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
-        for _, row_key, column_name, ref_key, body, _ in window_rows(internals.shards, window, size):
+        for _, row_key, column_name, ref_key, body, created_at in window_rows(internals.shards, window, size):
             rows += 1
             body_bytes += len(body)
             is_kept = wanted is None or column_name in wanted
             if is_kept and not is_erased(body) and not is_reference(body):
-                cells.append(SampledCell(row_key, column_name, ref_key, body))
+                cells.append(SampledCell(row_key, column_name, ref_key, body, created_at))
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)
         by_window[window.shard, window.after, window.up_to] = cells

@@ -155,6 +155,15 @@ def count_references(database: str, after: int, up_to: int) -> bytes:
     )
 
 
+def sum_live_files(databases: Iterable[str]) -> bytes:
+    """Select, for each of these shards on a server, number, size and length of the JSON text of the live cold files."""
+    return all_rows(
+        b"SELECT COUNT(*), COALESCE(SUM(file_bytes),0), COALESCE(SUM(text_bytes),0) FROM %b WHERE state='live'"
+        % table(database, b"cold_file")
+        for database in databases
+    )
+
+
 def count_files(databases: Iterable[str]) -> bytes:
     """Count the cold files of shards on the same server.
 

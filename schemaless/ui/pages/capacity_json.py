@@ -11,7 +11,7 @@ from typing import Any, Final
 from schemaless.base.numbers import Interval, adding_up
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, NoForecast, whole_days
-from schemaless.planning.capacity.planning import Comparison, Cost, Level, Planning, Saving
+from schemaless.planning.capacity.planning import ColdTier, Comparison, Cost, Level, Planning, Saving
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.skew import ShardSize, fullest
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -99,6 +99,9 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             }
             for effect in report.engines
         ],
+        "cold_files": [
+            {"column_name": column, "share": _plain(share, 5)} for column, share in sorted(report.file_share.items())
+        ],
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
             _facts(scenario, "name", "text", "codec", "file_bytes")
@@ -174,7 +177,7 @@ def _shard_json(size: ShardSize) -> dict[str, Any]:
 def _planning_json(planning: Planning) -> dict[str, Any]:
     verdict = planning.verdict
     return {
-        **facts(planning.options, "thresholds", "lead_days", "price_per_tb"),
+        **facts(planning.options, "thresholds", "lead_days", "price_per_tb", "cold_price_per_gb"),
         "now": [_level_json(level) for level in planning.now],
         "after_re_encoding": [_level_json(level) for level in planning.after],
         "costs": [{"stored": cost.name, **_cost_json(cost)} for cost in planning.costs],
@@ -204,13 +207,29 @@ def _comparison_json(comparison: Comparison) -> dict[str, Any]:
         "changes": {
             "growth": dict(change.growth_by_datastore) if isinstance(change.growth, Mapping) else change.growth,
             **facts(change, "codec", "history", "dictionary", "engine", "copies", "price_per_tb", "lead_days"),
+            "tier_after": dict(change.tiers) if isinstance(change.tier_after, Mapping) else change.tier_after,
             "rebuilt": change.rebuilds,
         },
         "first_full": comparison.full and _level_json(comparison.full),
         "price_per_tb": comparison.price_per_tb,
         **_facts(comparison, "stored_bytes", "added_bytes"),
         "growth": cost and _cost_json(cost),
+        "cold": comparison.cold and cold_json(comparison.cold),
         "budget": cost and _budget_json(comparison, cost),
+    }
+
+
+def cold_json(cold: ColdTier) -> dict[str, Any]:
+    """Return the cold store of a scenario as plain values for ``json.dumps``."""
+    return {
+        **_facts(cold, "start_bytes", "bytes_per_month"),
+        "price_per_gb": cold.price_per_gb,
+        "price_of_month": _plain(cold.price_of_month, 2),
+        "growth_bytes": _plain(cold.growth.size_bytes),
+        "months": [
+            {**_facts(month, "first_day", "days"), "bytes": round(month.size_bytes), "price": round(rent, 4)}
+            for month, rent in zip(cold.growth.months, cold.rents, strict=True)
+        ],
     }
 
 

@@ -29,6 +29,7 @@ from schemaless.ui.pages.capacity_words import (
     levels_text,
     order_answer,
     saving_text,
+    tier_answers,
 )
 from schemaless.ui.pages.charts import STYLE as CHART_STYLE
 from schemaless.ui.pages.frame import escaped
@@ -132,7 +133,8 @@ def _answers(report: CapacityReport) -> str:
             size = estimate_text(report.after.file_bytes, bytes_text)
             detail += f" Re-encoded to {report.codec} and rebuilt: {size}."
         boxes.append(("", "Stored now", files, detail))
-    planned = (("For the first disk to fill up", order_answer(report)), ("All disks", cost_answer(report)))
+    planned = [("For the first disk to fill up", order_answer(report)), ("All disks", cost_answer(report))]
+    planned += tier_answers(report).items()
     boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in planned if answer is not None]
     inner = "".join(
         f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{escaped(big)}</b><p class="soft">{escaped(small)}</p>'

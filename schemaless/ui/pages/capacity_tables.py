@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from schemaless.base.numbers import Interval, added, bytes_text
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
-from schemaless.planning.capacity.planning import Comparison, Level, Month
+from schemaless.planning.capacity.planning import ColdTier, Comparison, Level, Month
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
 from schemaless.planning.capacity.skew import fullest
 from schemaless.planning.capacity.steps import usual_days
@@ -133,6 +133,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         row("retention", lambda each: _retention(each) or "as now"),
         row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
         row("copies", lambda each: str(each.change.copies or "as now")),
+        row("cold after", lambda each: each.change.changes.get("cold after", "never")),
         row("price per TB", lambda each: _known(each.price_per_tb, "{:,g}".format)),
         row("lead time", lambda each: _known(each.full and each.full.lead_days, "{:,g} days".format)),
     ]
@@ -155,6 +156,7 @@ def _side_by_side(report: CapacityReport) -> Table:
             lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, bytes_text), "?"),
         )
         rows.append(sizes)
+    rows += _cold_rows(compared, row)
     if days is not None and any(each.price_per_tb is not None for each in compared):
         rows += [
             row("cost at the start", lambda each: _known(each.start_price, price_text)),
@@ -170,6 +172,33 @@ def _side_by_side(report: CapacityReport) -> Table:
         "Cost at the start: the price of the space that additional copies need at once."
     )
     return Table(SIDE_BY_SIDE, ["figure", *(each.change.name for each in compared)], rows, 1, note)
+
+
+def _rent(comparison: Comparison) -> float | None:
+    cold = comparison.cold
+    return None if cold is None or cold.price_per_gb is None else sum(cold.rents)
+
+
+def _cold_rows(
+    compared: Sequence[Comparison], row: Callable[[str, Callable[[Comparison], str]], list[str]]
+) -> list[list[str]]:
+    """Return the rows about the cold store, if a scenario has one."""
+
+    def of_cold(name: str, text: Callable[[ColdTier], str]) -> list[str]:
+        return row(name, lambda each: _known(each.cold, text))
+
+    if not any(each.cold for each in compared):
+        return []
+    rows = [
+        of_cold("cold store at the start", lambda cold: _bytes_estimate(cold.start_bytes)),
+        of_cold("its growth in a month", lambda cold: bytes_text(cold.bytes_per_month)),
+    ]
+    if any(each.cold is not None and each.cold.price_per_gb is not None for each in compared):
+        rows += [
+            of_cold("price of that growth, each month", lambda cold: _known(cold.price_of_month, price_text)),
+            row("cost of the cold store", lambda each: _known(_rent(each), price_text)),
+        ]
+    return rows
 
 
 def _by_disk(report: CapacityReport) -> Table:
@@ -198,7 +227,7 @@ def _budget(report: CapacityReport) -> Table:
     note = (
         "Price of the disk space that each month's growth takes, all copies counted; at the start: price of the space "
         "that additional copies take at once. Months add up to the total. The free space of today's disks and space "
-        "that re-encoding or retention frees are not deducted."
+        "that re-encoding or retention frees are not deducted. With a price of the cold store, its rent is included."
     )
     return Table(BUDGET, ["month", *(each.change.name for each in compared)], rows, 1, note)
 

@@ -11,7 +11,7 @@ from typing import Final
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
 from schemaless.planning.capacity.options import FULL
-from schemaless.planning.capacity.planning import Level, Saving
+from schemaless.planning.capacity.planning import ColdTier, Level, Saving
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -261,11 +261,12 @@ def until_text(days: float, horizon: int) -> str:
 def planning_lines(report: CapacityReport) -> list[str]:
     """Return sentences about the disk that fills up first, and about the cost of growth."""
     answers = [levels_text(report), order_answer(report), cost_answer(report)]
-    return [
+    lines = [
         answer if isinstance(answer, str) else f"{answer.days}: {answer.detail}"
         for answer in answers
         if answer is not None
     ]
+    return [*lines, *(f"{name}: {answer.detail}" for name, answer in tier_answers(report).items())]
 
 
 def levels_text(report: CapacityReport) -> str | None:
@@ -313,6 +314,30 @@ def cost_answer(report: CapacityReport) -> Answer | None:
         f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
         f"{sizes}. All copies are counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
     )
+
+
+def tier_answers(report: CapacityReport) -> dict[str, Answer]:
+    """Return, for each compared scenario with tiering, how long the disks last, and what the cold store costs."""
+    found = {}
+    for each in report.comparisons:
+        cold, first = each.cold, each.scenario.first
+        if not each.change.tiers or cold is None or first is None or first.days is None:
+            continue
+        days = f"the first disk is full in {days_text(first)}"
+        if math.isinf(first.days.mid):
+            days = f"the disks do not fill within {first.horizon_days:,} days"
+        if report.now.first is not None:
+            days += f" (as now: {days_text(report.now.first)})"
+        found[f"Scenario {each.change.name!r}"] = Answer(days_text(first), f"{days}; {cold_text(cold)}.")
+    return found
+
+
+def cold_text(cold: ColdTier) -> str:
+    """Return the size, the growth and the price of a cold store as a clause."""
+    price = cold.price_of_month
+    rent = "" if price is None else f", {price_text(price)} a month each"
+    size, growth = estimate_text(cold.start_bytes, bytes_text), bytes_text(cold.bytes_per_month)
+    return f"the cold store begins with {size} and grows by {growth} a month{rent}"
 
 
 def verdict_text(report: CapacityReport) -> str | None:

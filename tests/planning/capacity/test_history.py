@@ -26,14 +26,19 @@ MEASUREMENT = Measurement(
     growth=(DayIntake(date(2026, 5, 19), "a", "BASE", Interval.of(2.0), Interval(1.0, 2.0, 4.0), "search"),),
     clusters=(
         ClusterFiles("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Interval.of(9.0), None, 100, None, "flag"),
-        ClusterFiles("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down"),
+        ClusterFiles("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down", cold_files=3, cold_file_bytes=40),
     ),
     notes=("it's \\ a note",),
     rows_read=7,
     pages_read=3,
     seconds=0.25,
     seed=11,
-    trials=dataclasses.replace(tried(), files={("a", None): Interval.of(1.5)}, superseded={("BASE", 2): 0.25}),
+    trials=dataclasses.replace(
+        tried(),
+        files={("a", None): Interval.of(1.5)},
+        superseded={("BASE", 2): 0.25},
+        file_share={"BASE": Interval(0.1, 0.2, 0.3)},
+    ),
     job_progress={3: 40},
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import random
 from collections import Counter, defaultdict
@@ -26,6 +27,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on
+from tests.cold import ColdFolder
 from tests.topologies import opened_as
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
@@ -139,6 +141,26 @@ def test_a_small_datastore_is_counted(fresh_store, new_row):
     assert near(text["BASE", "msgpack+zlib"], 30 * len(b'{"long":"%b"}' % (b"word " * 50)))
     space = added(each.rebuilt_bytes for each in found.clusters)
     assert sum(each.allocated_bytes.mid for each in found.groups) == pytest.approx(space.mid)
+
+
+def test_cold_cells_and_their_files_are_counted_apart(fresh_store, by_hand, new_row, tmp_path):
+    """References by number, texts by the length that they state, files by what the shard lists; nothing is fetched."""
+    rows = list(itertools.islice((row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1), 5))
+    for row in rows:
+        fresh_store.put_cell(row, "BASE", 1, {"words": "and more words " * 40})
+    folder = ColdFolder(fresh_store, by_hand(fresh_store), tmp_path)
+    (file,) = folder.freeze((row, "BASE", 1) for row in rows[:3])
+    folder.target.delete([file.name])
+    found = measure(fresh_store, trials=False)
+    groups = {group.codec: group for group in found.groups}
+    (day,) = found.growth
+
+    assert {codec: group.cells.mid for codec, group in groups.items()} == {"cold": 3, "msgpack+zlib": 2}
+    assert groups["cold"].body_bytes.mid == 3 * 30
+    assert groups["cold"].json_bytes.mid == day.cold_text_bytes == file.text_bytes > 3 * 600
+    assert (day.cells.mid, day.cold_cells) == (5, 3)
+    listed = [(space.cold_files, space.cold_file_bytes, space.cold_text_bytes) for space in found.clusters]
+    assert sorted(listed) == [(0, 0, 0), (1, file.file_bytes, file.text_bytes)]
 
 
 def test_a_sample_agrees_with_a_full_count(written, history):
