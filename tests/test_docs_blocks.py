@@ -138,6 +138,12 @@ def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_na
     )
 
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    for block in blocks(page):
+        if block.language == "text":  # What a command says, with the figures of that day.
+            words = re.split(r"[0-9][0-9.,]*", " ".join(block.text.split()))
+            said = "[0-9.,]+".join(map(re.escape, words))
+            found = [line for line in done.stdout.splitlines() if line.startswith(words[0])]
+            assert re.search(said, " ".join(done.stdout.split())), f"{block}: {found}"
     programs = [block for block in blocks(page) if block.language == "python"]
     expected = [line for block in programs for line in re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)]
     ran = re.findall(r"^python (\w+\.py) ", script, re.MULTILINE)

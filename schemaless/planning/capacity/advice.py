@@ -156,8 +156,9 @@ def _cold(report: CapacityReport, comparison: Comparison) -> tuple[str, str, tup
     ages = sorted({counted_days(each) for each in days.values() if each is not None})
     effort = "reads of old documents take longer, and every table is rewritten"
     sets = [f"schemaless tier set {name} --after {each}d" for name, each in days.items() if each is not None]
-    commands = ("schemaless tier store URI", *([] if report.tiers else sets), "schemaless tier run --execute", _REBUILD)
-    return f"move documents to cold files after {' or '.join(ages)}", effort, commands
+    begin = [] if report.tiers else ["schemaless tier store URI", *sets]
+    name = f"move documents to cold files after {' or '.join(ages)}"
+    return name, effort, (*begin, "schemaless tier run --execute", _REBUILD)
 
 
 def _reencode(basis: Basis, codec: str, option: str) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemaless.base.numbers import Interval, added
+from schemaless.codec.envelope import COLD
 from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
 from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.planning import Comparison, Planning, Saving
@@ -186,8 +187,11 @@ def bars(report: CapacityReport) -> list[Bar]:
     measurement = report.measurement
     columns: dict[str, float] = {}
     for group in measurement.groups:
-        size = group.body_bytes.mid * report.weights.get((group.cluster, group.column_name), 0.0)
-        columns[group.column_name] = columns.get(group.column_name, 0.0) + size
+        name, size = group.column_name, group.body_bytes.mid
+        size *= report.weights.get((group.cluster, name), 0.0)
+        if group.codec == COLD:  # Its rows keep their size in every codec.
+            name, size = f"{name}, cold", group.allocated_bytes.mid
+        columns[name] = columns.get(name, 0.0) + size
     if not sum(columns.values()):
         return []
     files = [space.file_bytes for space in measurement.clusters if space.problem is None]

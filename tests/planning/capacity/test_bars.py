@@ -90,3 +90,16 @@ def test_old_statistics_do_not_shorten_a_rebuilt_file(measured):
 
     assert rebuilt is not None
     assert rebuilt.mid == (1_000_000 if measured else short.rebuilt_bytes.mid)
+
+
+def test_rows_of_cold_cells_keep_their_length_in_every_codec():
+    """They are drawn apart, and what is predicted of the files has them as they are."""
+    found = measurement()
+    rows = replace(found.groups[0], codec="cold", body_bytes=Interval.of(1e7), allocated_bytes=within(50 * MIB))
+    with_rows = report(replace(found, groups=(*found.groups, rows)))
+    now, *codecs = bars(with_rows)
+    before, after = ({each.name: each.file_bytes.mid for each in of.scenarios[:4]} for of in (common(), with_rows))
+
+    assert [bar.columns["BASE, cold"] for bar in codecs] == pytest.approx([now.columns["BASE, cold"]] * len(codecs))
+    # An eighth of the pages is kept free, in what is allocated now and once more in the prediction.
+    assert 50 * MIB < after["msgpack+zlib"] - before["msgpack+zlib"] < 60 * MIB
