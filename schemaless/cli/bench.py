@@ -36,6 +36,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -247,19 +248,17 @@ def _compare_versions(readers: Sequence[Callable[[], Corpus]]) -> int:
             }
         )
         title = f"{corpus.name}: {counted(len(corpus.documents), 'version')} of {counted(rows, 'document')}"
-        print_table(
-            title,
-            ["codec", "whole, bytes a version", "with differences", "share", "differences"],
-            [
-                [
-                    each.codec,
-                    *(f"{size / each.versions:,.0f}" for size in (each.whole_bytes, each.history_bytes)),
-                    f"{each.share:.1%}",
-                    each.deltas,
-                ]
-                for each in codecs
-            ],
-        )
+        lines = [
+            {
+                "codec": each.codec,
+                "whole, bytes a version": f"{each.whole_bytes / each.versions:,.0f}",
+                "with differences": f"{each.history_bytes / each.versions:,.0f}",
+                "share": f"{each.share:.1%}",
+                "differences": each.deltas,
+            }
+            for each in codecs
+        ]
+        print_rows(title, lines)
     print_result(found if len(found) > 1 else found[0])
     return 0
 

@@ -49,6 +49,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
     size_text,
@@ -182,26 +183,22 @@ def _show_measurement(measurement: Measurement) -> None:
             rows,
             text_columns=3,
         )
-    print_table(
-        "\nclusters",
-        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "not bodies", "disk", "free"],
-        [
-            [
-                space.cluster,
-                f"{space.read_from} {space.node}" if space.problem is None else "not measured",
-                space.copies,
-                space.shards,
-                size_text(space.file_bytes, "?")
-                + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
-                "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
-                "?" if space.overhead_bytes is None else estimate_text(space.overhead_bytes, bytes_text),
-                size_text(space.disk_bytes, "?"),
-                size_text(space.free_bytes, "?"),
-            ]
-            for space in measurement.clusters
-        ],
-        text_columns=2,
-    )
+    clusters = [
+        {
+            "cluster": space.cluster,
+            "read from": f"{space.read_from} {space.node}" if space.problem is None else "not measured",
+            "copies": space.copies,
+            "shards": space.shards,
+            "files": size_text(space.file_bytes, "?")
+            + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
+            "if rebuilt": "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
+            "not bodies": "?" if space.overhead_bytes is None else estimate_text(space.overhead_bytes, bytes_text),
+            "disk": size_text(space.disk_bytes, "?"),
+            "free": size_text(space.free_bytes, "?"),
+        }
+        for space in measurement.clusters
+    ]
+    print_rows("\nclusters", clusters, text_columns=2)
     files, size, texts = (
         sum(getattr(space, name) for space in measurement.clusters)
         for name in ("cold_files", "cold_file_bytes", "cold_text_bytes")

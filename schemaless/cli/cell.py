@@ -31,7 +31,7 @@ from schemaless.ui.terminal.output import (
     out,
     print_json,
     print_result,
-    print_table,
+    print_rows,
 )
 
 
@@ -209,22 +209,18 @@ def history(row_key: str, column: str | None, limit: int, store: Datastore) -> i
         return EXIT_FAILED
     print_result([{**cell_facts(cell), "codec": _codec(cell.body), "body_bytes": len(cell.body)} for cell in versions])
     out().print(f"row {row} in shard {shard}")
-    print_table(
-        None,
-        ["column", "created_at (UTC)", "codec", "ref_key", "added_id", "body bytes"],
-        [
-            [
-                cell.column_name,
-                f"{cell.created_at:%Y-%m-%d %H:%M:%S.%f}",
-                _codec(cell.body),
-                str(cell.ref_key),
-                str(cell.added_id),
-                f"{len(cell.body):,}",
-            ]
-            for cell in versions
-        ],
-        text_columns=3,
-    )
+    rows = [
+        {
+            "column": cell.column_name,
+            "created_at (UTC)": f"{cell.created_at:%Y-%m-%d %H:%M:%S.%f}",
+            "codec": _codec(cell.body),
+            "ref_key": str(cell.ref_key),
+            "added_id": str(cell.added_id),
+            "body bytes": f"{len(cell.body):,}",
+        }
+        for cell in versions
+    ]
+    print_rows(None, rows, text_columns=3)
     return 0
 
 

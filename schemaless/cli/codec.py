@@ -43,6 +43,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -88,25 +89,23 @@ def list_(store: Datastore) -> int:
         {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
     )
     if entries:
-        print_table(
-            "dictionaries",
-            ["id", "of column", "state", "bytes", "rows", "cells", "unseen rows take", "made (UTC)", "SHA-256"],
-            [
-                [
-                    entry.id,
-                    entry.description.get("column"),
-                    entry_state(entry),
-                    entry.size_bytes,
-                    entry.description.get("rows"),
-                    entry.description.get("cells"),
-                    f"{entry.description['judged_share']:.1%}" if "judged_share" in entry.description else None,
-                    entry.created_at,
-                    entry.digest.hex()[:16],
-                ]
-                for entry in entries
-            ],
-            text_columns=3,
-        )
+        rows = [
+            {
+                "id": entry.id,
+                "of column": entry.description.get("column"),
+                "state": entry_state(entry),
+                "bytes": entry.size_bytes,
+                "rows": entry.description.get("rows"),
+                "cells": entry.description.get("cells"),
+                "unseen rows take": f"{entry.description['judged_share']:.1%}"
+                if "judged_share" in entry.description
+                else None,
+                "made (UTC)": entry.created_at,
+                "SHA-256": entry.digest.hex()[:16],
+            }
+            for entry in entries
+        ]
+        print_rows("dictionaries", rows, text_columns=3)
     for entry in entries:
         if entry.fault is not None:
             note(f"dictionary {entry.id}: {entry.fault}; restore it with 'schemaless codec import'")
@@ -177,18 +176,18 @@ def train(
         )
     kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
     print_result({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
-    print_table(
+    rows = [
+        {
+            "dictionary": f"{size.dictionary_bytes:,} bytes",
+            "bodies": bytes_text(size.body_bytes),
+            "of those without": f"{size.body_bytes / max(1, training.chosen_without_bytes):.1%}",
+        }
+        for size in training.sizes
+    ]
+    print_rows(
         f"trained on {counted(training.cells, 'cell')} of {counted(training.rows, 'row')}; the sizes were compared on "
         "other rows",
-        ["dictionary", "bodies", "of those without"],
-        [
-            [
-                f"{size.dictionary_bytes:,} bytes",
-                bytes_text(size.body_bytes),
-                f"{size.body_bytes / max(1, training.chosen_without_bytes):.1%}",
-            ]
-            for size in training.sizes
-        ],
+        rows,
     )
     out().print(
         f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: "

@@ -31,6 +31,7 @@ from schemaless.ops.erasure.verify import verify as verify_erasure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.ledger import Erasure
 from schemaless.store.erasures.sql import STEPS
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
@@ -107,21 +108,14 @@ def status(number: int | None, store: Datastore) -> None:
     if not entries:
         note("nothing has been erased yet")
     else:
-        print_table(
-            None,
-            ["reason", "kind", "asked for by", "intended", "executed", "acknowledged", "verified", "erasure"],
-            [
-                [
-                    entry.reason,
-                    entry.kind,
-                    entry.requested_by,
-                    *("-" if (at := getattr(entry, step)) is None else f"{at:%Y-%m-%d %H:%M:%S}" for step in STEPS),
-                    str(entry.number),
-                ]
-                for entry in entries
-            ],
-            text_columns=7,
-        )
+        headings = ["reason", "kind", "asked for by", "intended", "executed", "acknowledged", "verified", "erasure"]
+        print_table(None, headings, map(_row, entries), text_columns=7)
+
+
+def _row(entry: Erasure) -> list[str]:
+    times = (getattr(entry, step) for step in STEPS)
+    steps = ("-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}" for at in times)
+    return [entry.reason, entry.kind, entry.requested_by, *steps, str(entry.number)]
 
 
 @erase.command(cls=ReadOnlyCommand)

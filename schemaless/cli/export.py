@@ -42,7 +42,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
-    print_table,
+    print_rows,
     progress,
 )
 from schemaless.ui.terminal.progress import duration
@@ -326,24 +326,20 @@ def _show(status: ExportStatus) -> None:
         f"{bytes_text(totals['bytes'])} (JSON text: {bytes_text(totals['body_bytes'])})"
     )
     shards = sorted(status.shards, key=lambda shard: (shard.follower.state == "running", -shard.follower.ids_behind))
-    print_table(
-        None,
-        ["shard", "state", "ids behind", "for", "files", "cells", "bytes", "location"],
-        [
-            [
-                shard.follower.shard,
-                shard.follower.state,
-                shard.follower.ids_behind,
-                duration(shard.follower.behind_s) if shard.follower.behind_s else "-",
-                len(shard.entry.files),
-                sum(file.rows for file in shard.entry.files),
-                bytes_text(sum(file.bytes for file in shard.entry.files)),
-                shard.entry.location,
-            ]
-            for shard in shards[:_SHOWN]
-        ],
-        text_columns=2,
-    )
+    rows = [
+        {
+            "shard": shard.follower.shard,
+            "state": shard.follower.state,
+            "ids behind": shard.follower.ids_behind,
+            "for": duration(shard.follower.behind_s) if shard.follower.behind_s else "-",
+            "files": len(shard.entry.files),
+            "cells": sum(file.rows for file in shard.entry.files),
+            "bytes": bytes_text(sum(file.bytes for file in shard.entry.files)),
+            "location": shard.entry.location,
+        }
+        for shard in shards[:_SHOWN]
+    ]
+    print_rows(None, rows, text_columns=2)
     if len(shards) > _SHOWN:
         hint(f"{len(shards) - _SHOWN:,} more shards are not shown; --json lists them all")
     for shard in shards[:_SHOWN]:

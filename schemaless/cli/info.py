@@ -27,6 +27,7 @@ from schemaless.ui.terminal.output import (
     json_option,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -62,23 +63,19 @@ def info(store: Datastore, count: bool, internals: bool) -> None:
     print_result(facts)
     placed = f", placed by {facts['placement']}" if internals else ""
     out().print(f"datastore {facts['name']}: {counted(store.shard_count, 'shard')}{placed}")
-    print_table(
-        None,
-        ["cluster", "primary", "server", "engine", "shards", "cells" if count else "cells (estimate)", "table files"],
-        [
-            [
-                cluster["name"],
-                cluster["primary"],
-                cluster["version"],
-                cluster["engine"],
-                cluster["shards"],
-                cluster["cells"],
-                "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
-            ]
-            for cluster in clusters
-        ],
-        text_columns=4,
-    )
+    rows = [
+        {
+            "cluster": cluster["name"],
+            "primary": cluster["primary"],
+            "server": cluster["version"],
+            "engine": cluster["engine"],
+            "shards": cluster["shards"],
+            "cells" if count else "cells (estimate)": cluster["cells"],
+            "table files": "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
+        }
+        for cluster in clusters
+    ]
+    print_rows(None, rows, text_columns=4)
     for cluster in clusters:
         if cluster["obsolete_bytes"]:
             out().print(

@@ -33,6 +33,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -227,17 +228,17 @@ def status(folder: Path, number: int | None) -> int:
     print_result({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
     if states:
         rows = [
-            [
-                state.name,
-                f"{state.state}, not {_what(state)}" if state.fault else state.state,
-                f"{state.flavour} {state.version}",
-                state.url,
-                None if state.pid is None else str(state.pid),
-                bytes_text(state.data_bytes),
-            ]
+            {
+                "server": state.name,
+                "state": f"{state.state}, not {_what(state)}" if state.fault else state.state,
+                "version": f"{state.flavour} {state.version}",
+                "url": state.url,
+                "process": None if state.pid is None else str(state.pid),
+                "data": bytes_text(state.data_bytes),
+            }
             for state in states
         ]
-        print_table(None, ["server", "state", "version", "url", "process", "data"], rows, text_columns=4)
+        print_rows(None, rows, text_columns=4)
     else:
         note(f"no servers in {folder.resolve()}; create them with 'schemaless local up'")
     stopped = [state for state in states if state.state != "running"]

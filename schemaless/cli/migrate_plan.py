@@ -186,7 +186,7 @@ def _show_tables(result: MigrationPlan) -> None:
         }
         for stored in result.stored
     ]
-    print_rows("\nstored now", "columns and codecs", stored_now, text_columns=2)
+    print_rows("\nstored now", stored_now, "columns and codecs", text_columns=2)
     superseded = [
         {
             "column": name,
@@ -200,7 +200,7 @@ def _show_tables(result: MigrationPlan) -> None:
         for name, found in result.superseded.items()
     ]
     if len(superseded) > 1:
-        print_rows("\nversions that have a higher one", "columns", superseded)
+        print_rows("\nversions that have a higher one", superseded, "columns")
     if len(result.columns) > 1:
         to_do = [
             {
@@ -212,7 +212,7 @@ def _show_tables(result: MigrationPlan) -> None:
             }
             for name, change in result.columns.items()
         ]
-        print_rows("\nto do", "columns", to_do)
+        print_rows("\nto do", to_do, "columns")
 
 
 def _show_log(log: LogCost) -> None:

@@ -169,7 +169,7 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         }
         for prediction in space.predictions
     ]
-    print_rows("\npredicted and actual", "predictions", predictions)
+    print_rows("\npredicted and actual", predictions)
     if show_all:
         _show_parts(space)
     else:

@@ -172,9 +172,9 @@ def _show_outcome(outcome: MigrateOutcome) -> None:
         {"shard": shard, "column": column, **_figures(tally)}
         for (shard, column), tally in sorted(outcome.tallies.items())
     ]
-    print_rows("by shard and column", "shards and columns", rows, text_columns=2, most=40)
+    print_rows("by shard and column", rows, "shards and columns", text_columns=2, most=40)
     columns = [{"column": column, **_figures(tally)} for column, tally in outcome.by_column().items()]
-    print_rows("by column", "columns", columns)
+    print_rows("by column", columns, "columns")
     out().print(
         f"\njob {outcome.job_id} re-encoded {counted(total.cells, 'cell')} to {outcome.codec}: {total.bytes_before:,} "
         f"body bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})",

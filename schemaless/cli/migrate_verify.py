@@ -430,11 +430,11 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
         "command deleted nothing"
     )
     if len(files) <= SHOWN:
-        print_rows(None, "files", [{"file": file.path, "bytes": file.size_bytes} for file in files])
+        print_rows(None, [{"file": file.path, "bytes": file.size_bytes} for file in files])
         return
     folders: dict[Path, list[int]] = {}
     for file in files:
         folders.setdefault(file.path.parent, []).append(file.size_bytes)
     rows = [{"folder": folder, "files": len(sizes), "bytes": sum(sizes)} for folder, sizes in sorted(folders.items())]
-    print_rows(None, "folders", rows)
+    print_rows(None, rows, "folders")
     hint("--json lists each file")

@@ -151,7 +151,7 @@ def _show_plan(plans: list[RebuildPlan]) -> None:
         }
         for plan in plans
     ]
-    print_rows("\nby shard", "shards", rows, text_columns=2)
+    print_rows("\nby shard", rows, "shards", text_columns=2)
 
 
 def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
         }
         for outcome in rebuilt
     ]
-    print_rows("\nby shard", "shards", rows, text_columns=2)
+    print_rows("\nby shard", rows, "shards", text_columns=2)
 
 
 def _rebuilt_json(rebuilt: ShardRebuilt) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -265,21 +266,17 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     if not policies:
         note("no column has a policy; 'schemaless retention set' sets one")
         return
-    print_table(
-        None,
-        ["column", "policy", "cells to erase", "their bodies", "freed, less tombstones"],
-        [
-            [
-                policy.column_name,
-                policy,
-                totals[policy.column_name].cells,
-                bytes_text(totals[policy.column_name].body_bytes),
-                bytes_text(freed[policy.column_name]),
-            ]
-            for policy in policies
-        ],
-        text_columns=2,
-    )
+    rows = [
+        {
+            "column": policy.column_name,
+            "policy": policy,
+            "cells to erase": totals[policy.column_name].cells,
+            "their bodies": bytes_text(totals[policy.column_name].body_bytes),
+            "freed, less tombstones": bytes_text(freed[policy.column_name]),
+        }
+        for policy in policies
+    ]
+    print_rows(None, rows, text_columns=2)
     if held:
         note(f"{held:,} more expired cells are kept, because their rows are held")
 

@@ -24,7 +24,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
-    print_table,
+    print_rows,
     progress,
 )
 
@@ -143,23 +143,19 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
     if not comparisons:
         out().print("no moved shard has old tables to compare with")
         return
-    print_table(
-        None,
-        ["shard", "job", "from", "sha-256", "", "cells", "re-encoded"],
-        [
-            [
-                compared.record.shard,
-                compared.record.job_id,
-                compared.record.source,
-                compared.left_digest[:16],
-                "same" if compared.same else "differs",
-                compared.cells,
-                compared.re_encoded,
-            ]
-            for compared in comparisons
-        ],
-        text_columns=5,
-    )
+    rows = [
+        {
+            "shard": compared.record.shard,
+            "job": compared.record.job_id,
+            "from": compared.record.source,
+            "sha-256": compared.left_digest[:16],
+            "": "same" if compared.same else "differs",
+            "cells": compared.cells,
+            "re-encoded": compared.re_encoded,
+        }
+        for compared in comparisons
+    ]
+    print_rows(None, rows, text_columns=5)
     for compared in comparisons:
         for what, ids in (
             ("missing from the moved shard", compared.lacking),
@@ -218,21 +214,17 @@ def _show_leftovers(leftovers: list[Leftovers], execute: bool) -> None:
         out().print("no moved shard has old tables")
         return
     done = "dropped" if execute else "would be dropped"
-    print_table(
-        None,
-        ["shard", "job", "left on", "cells", ""],
-        [
-            [
-                leftover.record.shard,
-                leftover.record.job_id,
-                leftover.node,
-                leftover.cells,
-                done if leftover.refusal is None else "stays",
-            ]
-            for leftover in leftovers
-        ],
-        text_columns=3,
-    )
+    rows = [
+        {
+            "shard": leftover.record.shard,
+            "job": leftover.record.job_id,
+            "left on": leftover.node,
+            "cells": leftover.cells,
+            "": done if leftover.refusal is None else "stays",
+        }
+        for leftover in leftovers
+    ]
+    print_rows(None, rows, text_columns=3)
     for leftover in leftovers:
         if leftover.refusal is not None:
             note(f"shard {leftover.record.shard} stays: {leftover.refusal}")

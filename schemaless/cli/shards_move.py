@@ -37,6 +37,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -352,19 +353,15 @@ def show_records(records: Sequence[MoveRecord]) -> None:
     if not records:
         out().print("no shard has started to move")
         return
-    print_table(
-        None,
-        ["shard", "from", "to", "phase", "cells", "paused for"],
-        [
-            [
-                record.shard,
-                record.source,
-                record.target,
-                record.phase,
-                record.fence_rows,
-                None if record.pause_s is None else f"{record.pause_s * 1000:,.0f} ms",
-            ]
-            for record in records
-        ],
-        text_columns=4,
-    )
+    rows = [
+        {
+            "shard": record.shard,
+            "from": record.source,
+            "to": record.target,
+            "phase": record.phase,
+            "cells": record.fence_rows,
+            "paused for": None if record.pause_s is None else f"{record.pause_s * 1000:,.0f} ms",
+        }
+        for record in records
+    ]
+    print_rows(None, rows, text_columns=4)

@@ -36,6 +36,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
+    print_rows,
     print_table,
     progress,
 )
@@ -344,22 +345,18 @@ def _show_status(store: Datastore, shards: Sequence[int]) -> int:
     policies = {policy.column_name: policy for policy in internals_of(store).cold.policies()}
     print_result({"uri": None if known is None else known.uri, **_survey_json(found)})
     if found.columns:
-        print_table(
-            "",
-            ["column", "policy", "cells", "cold", "bodies", "cold documents"],
-            [
-                [
-                    name,
-                    str(policies.get(name, "stays in the database")),
-                    f"{each.cells:,}",
-                    f"{each.cold_cells:,}",
-                    bytes_text(each.body_bytes),
-                    bytes_text(each.cold_text_bytes),
-                ]
-                for name, each in sorted(found.columns.items())
-            ],
-            text_columns=2,
-        )
+        rows = [
+            {
+                "column": name,
+                "policy": str(policies.get(name, "stays in the database")),
+                "cells": f"{each.cells:,}",
+                "cold": f"{each.cold_cells:,}",
+                "bodies": bytes_text(each.body_bytes),
+                "cold documents": bytes_text(each.cold_text_bytes),
+            }
+            for name, each in sorted(found.columns.items())
+        ]
+        print_rows("", rows, text_columns=2)
     out().print(
         f"cold store: {'none' if known is None else known.uri}; {counted(found.files['live'], 'file')} of "
         f"{bytes_text(found.file_bytes)}, {counted(found.files['condemned'], 'unused file')} of "

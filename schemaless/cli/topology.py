@@ -30,7 +30,7 @@ from schemaless.ui.terminal.output import (
     note,
     out,
     print_result,
-    print_table,
+    print_rows,
 )
 from schemaless.ui.terminal.server_names import ServerNames
 
@@ -93,18 +93,18 @@ def show(url: str) -> int:
     print_result({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
     names = ServerNames(str(state.node) for state in states)
     rows = [
-        [
-            state.cluster,
-            state.node.role,
-            names.short(str(state.node)),
-            state.version or "does not answer",
-            datastore.cluster(state.cluster).engine,
-            _writes(state),
-            shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
-        ]
+        {
+            "cluster": state.cluster,
+            "role": state.node.role,
+            "server": names.short(str(state.node)),
+            "version": state.version or "does not answer",
+            "engine": datastore.cluster(state.cluster).engine,
+            "writes": _writes(state),
+            "shards": shards_text(datastore.shards_of(state.cluster)).replace(",", ", "),
+        }
         for state in states
     ]
-    print_table(None, ["cluster", "role", "server", "version", "engine", "writes", "shards"], rows, text_columns=7)
+    print_rows(None, rows, text_columns=7)
     for state, fault in faults:
         note(f"{state.cluster}, {state.node.role} {names.short(str(state.node))}: {fault}")
     for state in states:

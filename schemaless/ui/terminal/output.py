@@ -200,10 +200,15 @@ def _text_of(value: Any, is_text: bool) -> str:
 
 
 def print_rows(
-    title: str | None, noun: str, rows: Sequence[Mapping[str, Any]], *, text_columns: int = 1, most: int = 64
+    title: str | None,
+    rows: Sequence[Mapping[str, Any]],
+    noun: str | None = None,
+    *,
+    text_columns: int = 1,
+    most: int = 64,
 ) -> None:
-    """Print a table of rows by heading; if there are too many, say that --json lists them."""
-    if len(rows) > most:
+    """Print a table of rows by heading, if there are any; of more than ``most`` nouns, say that --json lists them."""
+    if noun is not None and len(rows) > most:
         hint(f"{len(rows)} {noun} are too many to print; --json lists all")
     elif rows:
         print_table(title, list(rows[0]), [list(row.values()) for row in rows], text_columns=text_columns)
