@@ -9,7 +9,7 @@ from typing import IO, Any
 import click
 
 from schemaless.cli.erase_shown import plan_and_show, print_status
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, row_key_of, store_option, with_options
 from schemaless.errors import InvalidCell, InvalidInput
@@ -17,12 +17,10 @@ from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
 from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import json_option, note
 
 
@@ -89,9 +87,7 @@ def _target(text: str) -> Target:
 @option("--requested-by WHO", "Who asked for it.  [default: this user and machine]")
 @option("--erasure N", "Continue or complete this erasure.", name="number", type=click.IntRange(1))
 @execute_option("Erase. Without this option, the command shows what it would erase.")
-@job_option("Continue this job; all other options are ignored.")
-@workers_options
-@throttle_options
+@run_options("Continue this job; all other options are ignored.")
 @json_option
 def run(
     row_key: str | None,
@@ -103,10 +99,7 @@ def run(
     requested_by: str | None,
     number: int | None,
     execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
+    how: JobRun,
 ) -> None:
     """Erase a row, a column of it, a version, or what a file lists.
 
@@ -131,10 +124,8 @@ def run(
     Exit status: 0, or 3 if stopped; 'erase run --erasure N --execute' continues the erasure.
     """
     job_store, ledger = JobStore(store), internals_of(store).erasures.ledger
-    job = None
-    if job_id is not None:
-        job, resumed, _ = ERASE.resumed(job_store, job_id)
-        number = resumed.erasure
+    job, resumed, _ = how.resumed(ERASE, job_store) or (None, None, ())
+    number = number if resumed is None else resumed.erasure
     if number is None:
         targets = targets_of(row_key, column, ref_key, keys)
         if reason is None:
@@ -155,8 +146,7 @@ def run(
         note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
     jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
     job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
-    spec = ErasureSpec(number, thresholds=thresholds)
-    with JobProgress(job_store) as shown:
-        run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown)
+    with how.options(job_store, job) as options:
+        run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options)
     outcome = record_acknowledgements(store, number)
     print_status(outcome)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final
 
 import click
 
 from schemaless.cli.option import option
-from schemaless.cli.options import with_options
+from schemaless.cli.options import as_spec, with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange, size_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job, Kind, job_name, start_command
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.kind import JobKind, RunOptions, S
 from schemaless.ops.jobs.throttle import MOST, MOST_BYTES, Thresholds
 from schemaless.ops.jobs.workers import MOST_WORKERS
 from schemaless.store.followers.supervisor import STOP_S
+from schemaless.ui.terminal.job_progress import JobProgress
 
 
 def job_option(help_text: str) -> Callable[[Any], Any]:
@@ -144,6 +148,44 @@ def _shown(value: float | None, limit: _Limit) -> float | str:
     if value is None:
         return "off"
     return f"{value / 1e9:g}GB" if limit is MIN_FREE else value
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """How a command runs a job, by its options.
+
+    Attributes:
+        job_id: number of the job to continue; None to start or join one.
+        workers: number of workers.
+        dask: address of a Dask scheduler.
+        thresholds: thresholds of a new job.
+    """
+
+    job_id: int | None = None
+    workers: int = 1
+    dask: str | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    def resumed(self, kind: JobKind[S], job_store: JobStore) -> tuple[Job, S, list[int]] | None:
+        """Return the job to continue, with its own parameters and shards; None to start or join one."""
+        return None if self.job_id is None else kind.resumed(job_store, self.job_id)
+
+    @contextmanager
+    def options(self, job_store: JobStore, job: Job | None = None) -> Iterator[RunOptions]:
+        """Show the progress of a run, and yield its options."""
+        with JobProgress(job_store) as shown:
+            yield {"job": job, "count": self.workers, "dask": self.dask, "listener": shown}
+
+
+def run_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the options of a command that runs a job, passed as ``how``; ``help_text`` describes ``--job``."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        return with_options(
+            as_spec(JobRun, name="how")(command), job_option(help_text), workers_options, throttle_options
+        )
+
+    return decorate
 
 
 def chosen_job(job_store: JobStore, job_id: int | None, kind: Kind = "migrate") -> Job:

@@ -14,9 +14,8 @@ from schemaless.cli.options import (
     as_spec,
     codec_details,
     codec_option,
-    shards_of,
     shards_option,
-    url_option,
+    store_option,
     with_options,
 )
 from schemaless.codec.registry import codec_names
@@ -30,7 +29,7 @@ from schemaless.ops.migrate.plan import (
     plan_migration,
 )
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.store.opening import connect
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     counted,
@@ -75,13 +74,13 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
+@store_option
 @rewrite_options
 @option("--exact", "Read and re-encode every cell instead of a sample.", is_flag=True)
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @json_option
 @migrate_spec
-def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed: int | None) -> None:
+def plan(store: Datastore, spec: MigrateSpec, shards: list[int], exact: bool, seed: int | None) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 
     The command reads a sample of the cells from all shards and re-encodes it in memory. Each figure has a 95 %
@@ -99,10 +98,8 @@ def plan(url: str, spec: MigrateSpec, shards_text: str | None, exact: bool, seed
       schemaless migrate plan --history
       schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
     """
-    with connect(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as listener:
-            result = plan_migration(store, spec, shards, exact=exact, seed=seed, listener=listener)
+    with progress("sampling", None, "windows") as listener:
+        result = plan_migration(store, spec, shards, exact=exact, seed=seed, listener=listener)
     _show_plan(result)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,10 @@ import click
 from schemaless.base.events import only, together
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import failure_json
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_of, url_option
+from schemaless.cli.options import store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
@@ -26,9 +27,7 @@ from schemaless.ops.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.store.opening import connect
 from schemaless.ui.terminal.files import unwritable_folder
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     counted,
@@ -45,10 +44,9 @@ _FAILURES_SHOWN = 20
 
 
 @click.command()
-@url_option
+@store_option
 @rewrite_options
 @option("--execute", "Rewrite bodies. Without this option, nothing is changed.", is_flag=True)
-@job_option("Continue this job with the options that it was started with; all other options are ignored.")
 @option(
     "--archive DIR",
     "Save every original body in this folder before it is replaced; 'migrate restore' can put it back.",
@@ -60,8 +58,7 @@ _FAILURES_SHOWN = 20
     type=click.Choice(["primary", "replica"]),
 )
 @option("--follow", "Repeat passes over each shard until no body is left to re-encode.", is_flag=True)
-@workers_options
-@throttle_options
+@run_options("Continue this job with the options that it was started with; all other options are ignored.")
 @option(
     "--chunk-ms",
     "Target duration of one statement, in milliseconds.",
@@ -71,15 +68,7 @@ _FAILURES_SHOWN = 20
 @option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
 @json_option
 @migrate_spec
-def run(
-    url: str,
-    spec: MigrateSpec,
-    shards_text: str | None,
-    execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-) -> int:
+def run(store: Datastore, spec: MigrateSpec, shards: list[int], execute: bool, how: JobRun) -> int:
     """Re-encode every body that is not in the target codec.
 
     The command starts a job, or continues an unfinished one with the same options. Run it on several machines to share
@@ -107,29 +96,24 @@ def run(
     Exit status: 0 if done, 1 if some bodies were left as they are, 3 if stopped; run the same command again to
     continue.
     """
-    with connect(url) as store:
-        job_store = JobStore(store)
-        shards = shards_of(shards_text, store.shard_count)
-        job = None
-        if job_id is None:
-            _note_settings(store, spec)
-        else:
-            # The job's own parameters apply; the other options are ignored.
-            job, spec, shards = MIGRATE.resumed(job_store, job_id)
-        if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
-            # Checked before the job is created. With Dask, the folder is on the workers' machines.
-            raise InvalidInput(f"cannot archive originals in {spec.archive}: {reason}; name a writable folder")
-        if not execute:
-            _show_dry_run(store, spec, shards)
-            return 0
+    job_store = JobStore(store)
+    job, spec, shards = how.resumed(MIGRATE, job_store) or (None, replace(spec, thresholds=how.thresholds), shards)
+    if job is None:
+        _note_settings(store, spec)
+    if spec.archive is not None and how.dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
+        # Checked before the job is created. With Dask, the folder is on the workers' machines.
+        raise InvalidInput(f"cannot archive originals in {spec.archive}: {reason}; name a writable folder")
+    if not execute:
+        _show_dry_run(store, spec, shards)
+        return 0
 
-        def predict(begun: RunStarted) -> None:
-            if begun.new:
-                record_plan(store, begun.job)
+    def predict(begun: RunStarted) -> None:
+        if begun.new:
+            record_plan(store, begun.job)
 
-        with JobProgress(job_store) as shown:
-            listener = together(shown, only(RunStarted, predict))
-            outcome = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
+    with how.options(job_store, job) as options:
+        options["listener"] = together(options["listener"], only(RunStarted, predict))
+        outcome = run_migration(store, spec, shards, **options)
     _show_outcome(outcome)
     return EXIT_FAILED if outcome.total().left else 0
 

@@ -12,14 +12,13 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.faults import FaultOutput, verify_workers
-from schemaless.cli.job_options import chosen_job, job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, chosen_job, job_option, run_options, workers_options
 from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, shards_of, shards_option, store_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.archive_files import ArchiveFile
 from schemaless.ops.migrate.finalise import archive_of, verify_migration
 from schemaless.ops.migrate.finalise import finalise as finalise_job
@@ -28,7 +27,6 @@ from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec,
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -229,25 +227,20 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 @click.command()
 @store_option
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
-@job_option(
+@shards_option
+@execute_option("Put originals back. Without this option, they are only counted.")
+@run_options(
     "With --archive, restore only what this migration replaced; without it, continue this restore.  "
     "[default: all migrations in the archive, newest first]"
 )
-@shards_option
-@execute_option("Put originals back. Without this option, they are only counted.")
-@workers_options
-@throttle_options
 @option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
 @json_option
 def restore(
     store: Datastore,
     folders: tuple[Path, ...],
-    job_id: int | None,
     shards: list[int],
     execute: bool,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
+    how: JobRun,
     full_row_images: bool,
 ) -> int:
     """Put the exact original bytes back from an archive.
@@ -273,19 +266,18 @@ def restore(
     Exit status: 0 if done, 1 if some cells were left as they are or originals are missing, 3 if stopped; run the same
     command again to continue.
     """
-    if not folders and job_id is None:
-        raise click.UsageError("name the archive with --archive, or use --job to name the restore to continue")
     job_store = JobStore(store)
     job = None
     if folders:
         some = tuple(shards) if len(shards) < store.shard_count else None
-        spec = RestoreSpec(tuple(map(str, folders)), some, job_id, full_row_images, thresholds=thresholds)
+        spec = RestoreSpec(tuple(map(str, folders)), some, how.job_id, full_row_images, thresholds=how.thresholds)
+    elif (resumed := how.resumed(RESTORE, job_store)) is not None:
+        job, spec, _ = resumed
     else:
-        assert job_id is not None
-        job, spec, _ = RESTORE.resumed(job_store, job_id)
+        raise click.UsageError("name the archive with --archive, or use --job to name the restore to continue")
     if execute:
-        with JobProgress(job_store) as shown:
-            report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
+        with how.options(job_store, job) as options:
+            report = run_restore(store, spec, **options)
     else:
         with progress("counting", None, "cells") as listener:
             report = count(store, spec, listener=listener)

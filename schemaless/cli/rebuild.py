@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from schemaless.base.numbers import Interval, bytes_text
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_of, shards_option, url_option
+from schemaless.cli.options import (
+    as_spec,
+    execute_option,
+    note_estimated_sizes,
+    shards_option,
+    store_option,
+)
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import (
@@ -22,8 +29,7 @@ from schemaless.ops.migrate.rebuild import (
     plan_rebuild,
 )
 from schemaless.ops.migrate.rebuild import run as run_rebuild
-from schemaless.store.opening import connect
-from schemaless.ui.terminal.job_progress import JobProgress
+from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     counted,
@@ -42,12 +48,10 @@ from schemaless.ui.terminal.progress import duration
 
 
 @click.command()
-@url_option
+@store_option
 @shards_option
 @execute_option("Rebuild the tables. Without this option, the command predicts cost and gain.")
-@job_option("Continue this job with the options that it was started with; all other options are ignored.")
-@workers_options
-@throttle_options
+@run_options("Continue this job with the options that it was started with; all other options are ignored.")
 @option(
     "--max-rebuild-lag SECONDS",
     "On clusters with replicas, skip a shard whose rebuild may make them lag by more than this.",
@@ -71,15 +75,7 @@ from schemaless.ui.terminal.progress import duration
 @option("--attempts", "Maximum number of attempts per shard.", type=click.IntRange(1, MOST_TRIES), default=30)
 @json_option
 @as_spec(RebuildSpec)
-def rebuild(
-    url: str,
-    shards_text: str | None,
-    execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-    spec: RebuildSpec,
-) -> int:
+def rebuild(store: Datastore, shards: list[int], execute: bool, how: JobRun, spec: RebuildSpec) -> int:
     """Rebuild tables to give free space back to the disk.
 
     A migration leaves free space inside the table files, and only a rebuild shrinks the files. Tables are rebuilt
@@ -102,20 +98,15 @@ def rebuild(
 
     Exit status: 0 if done, 1 if some shards were skipped, 3 if stopped; run the same command again to continue.
     """
-    with connect(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        job_store = JobStore(store)
-        job = None
-        if job_id is not None:
-            # The job's own parameters apply; the other options are ignored.
-            job, spec, shards = REBUILD.resumed(job_store, job_id)
-        if not execute:
-            with progress("sampling", len(shards), "shards") as listener:
-                plans = plan_rebuild(store, spec, shards, listener=listener)
-            _show_plan(plans)
-            return 0
-        with JobProgress(job_store) as shown:
-            rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
+    new = replace(spec, thresholds=how.thresholds)
+    job, spec, shards = how.resumed(REBUILD, JobStore(store)) or (None, new, shards)
+    if not execute:
+        with progress("sampling", len(shards), "shards") as listener:
+            plans = plan_rebuild(store, spec, shards, listener=listener)
+        _show_plan(plans)
+        return 0
+    with how.options(JobStore(store), job) as options:
+        rebuilt = run_rebuild(store, spec, shards, **options)
     _show_rebuilt(rebuilt)
     return EXIT_FAILED if any(outcome.state == "failed" for outcome in rebuilt) else 0
 

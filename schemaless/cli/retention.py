@@ -10,7 +10,7 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cell import TOMBSTONE_BYTES
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, job_option, run_options
 from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, row_key_of, shards_option, store_option
 from schemaless.ops.erasure.expired import Rule, server_time
@@ -18,11 +18,9 @@ from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_reten
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.plan import plan_expired
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     ReadOnlyCommand,
     counted,
@@ -172,13 +170,9 @@ def plan(store: Datastore, shards: list[int]) -> None:
 @retention.command()
 @store_option
 @execute_option("Erase. Without this option, the command counts what it would erase.")
-@job_option("Continue this job; all other options are ignored.")
-@workers_options
-@throttle_options
+@run_options("Continue this job; all other options are ignored.")
 @json_option
-def run(
-    store: Datastore, execute: bool, job_id: int | None, workers: int, dask: str | None, thresholds: Thresholds
-) -> None:
+def run(store: Datastore, execute: bool, how: JobRun) -> None:
     """Erase expired cells.
 
     The run adds one entry to the ledger of erasures before anything is erased; the ages of cells are calculated as of
@@ -197,14 +191,13 @@ def run(
         _plan_and_show(store, range(store.shard_count))
         return
     job_store = JobStore(store)
-    job, resumed, _ = (None, None, ()) if job_id is None else RETAIN.resumed(job_store, job_id)
+    job, resumed, _ = how.resumed(RETAIN, job_store) or (None, None, ())
     number = begin_retention(store) if resumed is None else resumed.erasure
     if number is None:
         note("no column has a policy; 'schemaless retention set' sets one")
         return
-    with JobProgress(job_store) as shown:
-        spec = ErasureSpec(number, thresholds=thresholds)
-        outcome = outcome_of(store, run_erasure(store, spec, job=job, count=workers, dask=dask, listener=shown))
+    with how.options(job_store, job) as options:
+        outcome = outcome_of(store, run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options))
     _show_outcome(outcome)
 
 

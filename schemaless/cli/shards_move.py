@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
 from schemaless.cli.options import as_spec, note_dry, shards_of, store_option, with_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.move.record import MoveRecord
 from schemaless.ops.move.run import MOVE, ShardPlan
 from schemaless.ops.move.run import plan as make_plan
@@ -25,7 +24,6 @@ from schemaless.ops.move.spec import MOST_GIVE_UP_S, MOST_PAUSE_S, MoveSpec
 from schemaless.planning.capacity.skew import Skew, shards_to_balance
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -109,9 +107,7 @@ def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
 @click.command()
 @_which_options
 @option("--execute", "Move the shards. Without this option, the command only prints the plan.", is_flag=True)
-@job_option("Resume this job, with the shards, target and options that it was started with.")
-@workers_options
-@throttle_options
+@run_options("Resume this job, with the shards, target and options that it was started with.")
 @option(
     "--max-pause MS",
     "Longest pause of readers and writers per attempt to cut a shard over.",
@@ -133,10 +129,7 @@ def move(
     unchecked: bool,
     store: Datastore,
     execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
+    how: JobRun,
     max_pause_ms: float,
     give_up_s: float,
 ) -> int:
@@ -161,15 +154,15 @@ def move(
     Exit status: 0 if all are moved and compared, 1 if a shard cannot be moved, 3 if stopped; run the same command again
     to continue.
     """
-    if job_id is None:
+    if how.job_id is None:
         _check_which(which)
     options: dict[str, Any] = {"max_pause_s": max_pause_ms / 1000, "give_up_s": give_up_s, "accounts": not unchecked}
     records: list[MoveRecord] = []
     job_store, job, shards = JobStore(store), None, None
-    if job_id is not None:
-        job, spec, shards = MOVE.resumed(job_store, job_id)
+    if (resumed := how.resumed(MOVE, job_store)) is not None:
+        job, spec, shards = resumed
     else:
-        spec = _spec(store, which, thresholds=thresholds, **options)
+        spec = _spec(store, which, thresholds=how.thresholds, **options)
         shards = None if which.balanced else _shards(store, which.numbers, spec.drain)
     if not execute:
         status = _plan(store, spec, shards)
@@ -180,8 +173,8 @@ def move(
         return status
 
     def run(spec: MoveSpec, shards: Sequence[int], job: Job | None = None) -> None:
-        with JobProgress(job_store) as shown:
-            records.extend(run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown))
+        with how.options(job_store, job) as options:
+            records.extend(run_move(store, spec, shards, **options))
 
     if shards is None:
         _balance(store, spec, run)

@@ -10,13 +10,12 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
-from schemaless.cli.job_options import job_option, throttle_options, workers_options
+from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
 from schemaless.cli.options import execute_option, shards_option, store_option
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.kind import JobKind, JobSpec
-from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.jobs.kind import JobKind, S
 from schemaless.ops.tier.cooling import TIER, cold_store, spec_of
 from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import Survey, Tiers, survey, verify
@@ -26,7 +25,6 @@ from schemaless.store.cold.settings import MOST_DAYS, TierPolicy
 from schemaless.store.cold.targets import open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     ReadOnlyCommand,
@@ -192,19 +190,9 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
 @store_option
 @shards_option
 @execute_option("Write cold files and replace bodies. Without this option, the command predicts what that frees.")
-@job_option("Continue this job; all other options are ignored.")
-@workers_options
-@throttle_options
+@run_options("Continue this job; all other options are ignored.")
 @json_option
-def run(
-    store: Datastore,
-    shards: list[int],
-    execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
-) -> int:
+def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
     """Move the documents of old cells into cold files.
 
     Each file is written, read back and compared with what was written before any body is replaced, and a body is
@@ -223,9 +211,8 @@ def run(
     if not execute:
         _plan_and_show(store, shards)
         return 0
-    job = None if job_id is None else TIER.resumed(JobStore(store), job_id)
-    spec, shards = (spec_of(store, thresholds=thresholds), shards) if job is None else job[1:]
-    ended = _run(store, TIER, spec, shards, None if job is None else job[0], workers, dask)
+    job, spec, shards = how.resumed(TIER, JobStore(store)) or (None, spec_of(store, thresholds=how.thresholds), shards)
+    ended = _run(store, TIER, spec, shards, how, job)
     result = _outcome(store, ended, "files", "file_bytes", "text_bytes", "bases", "changed")
     print_result(result)
     freed = result["bytes_before"] - result["bytes_after"]
@@ -245,20 +232,9 @@ def run(
 @shards_option
 @option("--column NAME", "Only this column; repeat for more.", name="columns", multiple=True)
 @execute_option("Put documents back. Without this option, the command counts them.")
-@job_option("Continue this job; all other options are ignored.")
-@workers_options
-@throttle_options
+@run_options("Continue this job; all other options are ignored.")
 @json_option
-def recall(
-    store: Datastore,
-    shards: list[int],
-    columns: tuple[str, ...],
-    execute: bool,
-    job_id: int | None,
-    workers: int,
-    dask: str | None,
-    thresholds: Thresholds,
-) -> int:
+def recall(store: Datastore, shards: list[int], columns: tuple[str, ...], execute: bool, how: JobRun) -> int:
     """Put cold documents back into the database.
 
     They are stored in the codec of their column. Their files stay until 'schemaless tier sweep'. The account needs the
@@ -283,9 +259,9 @@ def recall(
             "put back"
         )
         return 0
-    job = None if job_id is None else RECALL.resumed(JobStore(store), job_id)
-    spec, shards = (RecallSpec(columns, thresholds=thresholds), shards) if job is None else job[1:]
-    ended = _run(store, RECALL, spec, shards, None if job is None else job[0], workers, dask)
+    new = RecallSpec(columns, thresholds=how.thresholds)
+    job, spec, shards = how.resumed(RECALL, JobStore(store)) or (None, new, shards)
+    ended = _run(store, RECALL, spec, shards, how, job)
     result = _outcome(store, ended)
     print_result(result)
     out().print(f"{counted(result['cells'], 'cell')} put back: {bytes_text(result['bytes_after'])} of bodies")
@@ -312,7 +288,7 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
     days = cold_store(internals_of(store)).keep_days if keep_days is None else keep_days
     if not execute:
         return _show_status(store, shards)
-    ended = _run(store, SWEEP, SweepSpec(days), shards, None, 1, None)
+    ended = _run(store, SWEEP, SweepSpec(days), shards, JobRun())
     result = _outcome(store, ended, "condemned", "deleted", "deleted_bytes")
     print_result(result)
     out().print(
@@ -403,16 +379,10 @@ def verify_(store: Datastore, shards: list[int]) -> int:
 
 
 def _run(
-    store: Datastore,
-    kind: JobKind[Any],
-    spec: JobSpec,
-    shards: Sequence[int],
-    job: Job | None,
-    workers: int,
-    dask: str | None,
+    store: Datastore, kind: JobKind[S], spec: S, shards: Sequence[int], how: JobRun, job: Job | None = None
 ) -> Job:
-    with JobProgress(JobStore(store)) as shown:
-        return kind.run(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
+    with how.options(JobStore(store), job) as options:
+        return kind.run(store, spec, shards, **options)
 
 
 def _outcome(store: Datastore, job: Job, *counters: str) -> dict[str, Any]:
