@@ -7,7 +7,6 @@ number of their values is bounded.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as RegistryCollector
 
+from schemaless.base.logger import log
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import (
@@ -34,8 +34,6 @@ from schemaless.monitoring.status.model import (
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.states import PAUSED, QUARANTINED, RUNNING, STOPPED
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, DROPPING, READY
-
-_log: Final = logging.getLogger("schemaless")
 
 PREFIX: Final = "schemaless_"
 _STOP_WAIT_S: Final = 5.0
@@ -308,7 +306,7 @@ class Exporter(RegistryCollector):
         status = self.collector.status()
         for part in status.parts:
             if part.problem not in (None, self._problems.get(part.name)):
-                _log.warning("metrics of %s: %s", part.name, part.problem)
+                log.warning("metrics of %s: %s", part.name, part.problem)
             self._problems[part.name] = part.problem
         families: dict[str, Family] = {}
         for name, value, labels in values(status):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -30,15 +31,15 @@ def _stamp(name: str) -> Column[Any]:
     return Column(name, DATETIME(fsp=6), nullable=False, server_default=_NOW)
 
 
-def _table(name: str, metadata: MetaData, *parts: SchemaItem, **options: Any) -> Table:
+def _table(metadata: MetaData, name: str, *parts: SchemaItem, **options: Any) -> Table:
     return Table(name, metadata, *parts, mysql_engine="InnoDB", mysql_row_format="DYNAMIC", **options)
 
 
 shard_metadata: Final = MetaData()
+_shard_table: Final = partial(_table, shard_metadata)
 
-cell: Final = _table(
+cell: Final = _shard_table(
     "cell",
-    shard_metadata,
     Column("added_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
     Column("row_key", BINARY(16), nullable=False),
     Column("column_name", _ascii(64), nullable=False),
@@ -48,9 +49,8 @@ cell: Final = _table(
     UniqueConstraint("row_key", "column_name", "ref_key", name="cell_key"),
 )
 
-shard_identity: Final = _table(
+shard_identity: Final = _shard_table(
     "shard_identity",
-    shard_metadata,
     Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
     Column("datastore", _ascii(64), nullable=False),
     Column("shard", Integer(), nullable=False),
@@ -61,9 +61,8 @@ shard_identity: Final = _table(
 )
 
 # Followers of a shard's change feed: one row with the checkpoint of each. Updates are conditional on the epoch.
-follower: Final = _table(
+follower: Final = _shard_table(
     "follower",
-    shard_metadata,
     Column("name", _ascii(80), primary_key=True),
     # Checkpoint: all cells up to here are processed or parked.
     Column("location", BIGINT(unsigned=True), nullable=False),
@@ -80,9 +79,8 @@ follower: Final = _table(
 )
 
 # Cells that a follower has set aside without processing them.
-parked: Final = _table(
+parked: Final = _shard_table(
     "parked",
-    shard_metadata,
     Column("name", _ascii(80), primary_key=True),
     Column("added_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("row_key", BINARY(16), nullable=False),
@@ -97,9 +95,8 @@ parked: Final = _table(
 
 # Log of erased cells, from which followers learn what was erased. The row with event_id 0 is locked by each erasure, so
 # that events become visible in order and without gaps.
-erased_cell: Final = _table(
+erased_cell: Final = _shard_table(
     "erased_cell",
-    shard_metadata,
     Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("added_id", BIGINT(unsigned=True), nullable=False),
     Column("erasure", BIGINT(unsigned=True), nullable=False),
@@ -113,9 +110,8 @@ erased_cell: Final = _table(
 
 # Files with the documents of cold cells. A file is rewritten as a new generation; rows are kept after their file is
 # deleted, so that no number is ever reused.
-cold_file: Final = _table(
+cold_file: Final = _shard_table(
     "cold_file",
-    shard_metadata,
     Column("file_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("generation", Integer(), primary_key=True, autoincrement=False),
     # The datastore's incarnation (catalog table cold_store) and a random token, in hexadecimal: parts of its name.
@@ -139,10 +135,10 @@ cold_file: Final = _table(
 )
 
 catalog_metadata: Final = MetaData()
+_catalog_table: Final = partial(_table, catalog_metadata)
 
-datastore: Final = _table(
+datastore: Final = _catalog_table(
     "datastore",
-    catalog_metadata,
     Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
     Column("name", _ascii(64), nullable=False),
     Column("shard_count", Integer(), nullable=False),
@@ -155,9 +151,8 @@ datastore: Final = _table(
     CheckConstraint("only_row = 1", name="datastore_only_row"),
 )
 
-cluster: Final = _table(
+cluster: Final = _catalog_table(
     "cluster",
-    catalog_metadata,
     Column("name", _ascii(64), primary_key=True),
     _stamp("created_at"),
     # Epoch of the claim that the primary must hold; 0: no claim yet.
@@ -172,9 +167,8 @@ cluster: Final = _table(
     Column("semi_sync", TINYINT(), nullable=False, server_default=text("0")),
 )
 
-node: Final = _table(
+node: Final = _catalog_table(
     "node",
-    catalog_metadata,
     Column("node_id", Integer(), primary_key=True, autoincrement=True),
     Column("cluster", _ascii(64), ForeignKey("cluster.name", name="node_cluster"), nullable=False),
     Column("role", _ascii(16), nullable=False),
@@ -185,9 +179,8 @@ node: Final = _table(
     Column("server", _ascii(64), nullable=True),
 )
 
-shard_range: Final = _table(
+shard_range: Final = _catalog_table(
     "shard_range",
-    catalog_metadata,
     Column("first_shard", Integer(), primary_key=True, autoincrement=False),
     Column("last_shard", Integer(), nullable=False),
     Column("cluster", _ascii(64), ForeignKey("cluster.name", name="shard_range_cluster"), nullable=False),
@@ -195,9 +188,8 @@ shard_range: Final = _table(
 
 # Jobs. All times are from this server's clock, in UTC. JSON text is written and read by jobs/job_store.py.
 
-job: Final = _table(
+job: Final = _catalog_table(
     "job",
-    catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=True),
     Column("kind", _ascii(16), nullable=False),
     Column("state", _ascii(16), nullable=False),
@@ -211,9 +203,8 @@ job: Final = _table(
     Column("budget_us", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
 )
 
-job_shard: Final = _table(
+job_shard: Final = _catalog_table(
     "job_shard",
-    catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
     Column("shard", Integer(), primary_key=True, autoincrement=False),
     Column("state", _ascii(16), nullable=False),
@@ -238,9 +229,8 @@ job_shard: Final = _table(
     Column("measures", MEDIUMTEXT(), nullable=True),
 )
 
-job_cluster: Final = _table(
+job_cluster: Final = _catalog_table(
     "job_cluster",
-    catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
     Column("cluster", _ascii(64), primary_key=True),
     Column("runner", VARCHAR(255), nullable=True),
@@ -252,9 +242,8 @@ job_cluster: Final = _table(
     Column("measures", MEDIUMTEXT(), nullable=True),
 )
 
-job_failure: Final = _table(
+job_failure: Final = _catalog_table(
     "job_failure",
-    catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
     Column("shard", Integer(), primary_key=True, autoincrement=False),
     Column("added_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
@@ -265,9 +254,8 @@ job_failure: Final = _table(
     Column("message", MEDIUMTEXT(), nullable=False),
 )
 
-job_event: Final = _table(
+job_event: Final = _catalog_table(
     "job_event",
-    catalog_metadata,
     Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
     Column("job_id", Integer(), nullable=False),
     _stamp("at"),
@@ -276,18 +264,16 @@ job_event: Final = _table(
 )
 
 # Capacity measurements, as JSON text of capacity/measurement.py; capacity/history.py thins them out.
-capacity_sample: Final = _table(
+capacity_sample: Final = _catalog_table(
     "capacity_sample",
-    catalog_metadata,
     Column("sample_id", Integer(), primary_key=True, autoincrement=True),
     Column("taken_at", DATETIME(fsp=6), nullable=False),
     Column("figures", MEDIUMTEXT(), nullable=False),
 )
 
 # Compression dictionaries. Rows are kept after their content is removed, so that no id is ever reused.
-dictionary: Final = _table(
+dictionary: Final = _catalog_table(
     "dictionary",
-    catalog_metadata,
     Column("dictionary_id", Integer(), primary_key=True, autoincrement=True),
     # SHA-256.
     Column("digest", BINARY(32), nullable=False),
@@ -303,9 +289,8 @@ dictionary: Final = _table(
 )
 
 # Codec of new bodies per column; columns without a row use the default codec.
-column_codec: Final = _table(
+column_codec: Final = _catalog_table(
     "column_codec",
-    catalog_metadata,
     Column("column_name", _ascii(64), primary_key=True),
     Column("codec", _ascii(64), nullable=False),
     Column("level", Integer(), nullable=True),
@@ -315,9 +300,8 @@ column_codec: Final = _table(
 )
 
 # Followers across all shards: desired state, and settings as JSON text (followers/settings.py).
-follower_setting: Final = _table(
+follower_setting: Final = _catalog_table(
     "follower_setting",
-    catalog_metadata,
     Column("name", _ascii(80), primary_key=True),
     Column("wanted", _ascii(16), nullable=False),
     Column("spec", MEDIUMTEXT(), nullable=False),
@@ -325,9 +309,8 @@ follower_setting: Final = _table(
 )
 
 # Worker processes of followers, alive until their lease expires by this server's clock.
-follower_worker: Final = _table(
+follower_worker: Final = _catalog_table(
     "follower_worker",
-    catalog_metadata,
     Column("worker", VARCHAR(255), primary_key=True),
     Column("followers", MEDIUMTEXT(), nullable=False),
     Column("lease_until", DATETIME(fsp=6), nullable=False),
@@ -335,9 +318,8 @@ follower_worker: Final = _table(
 )
 
 # Secondary indexes (indexes/registry.py). Rows are kept after an index is dropped, so that no id is ever reused.
-secondary_index: Final = _table(
+secondary_index: Final = _catalog_table(
     "secondary_index",
-    catalog_metadata,
     Column("index_id", Integer(), primary_key=True, autoincrement=True),
     Column("name", _ascii(32), nullable=False),
     # JSON text (indexes/definition.py).
@@ -350,9 +332,8 @@ secondary_index: Final = _table(
 )
 
 # Shards being moved, in addition to their rows in job_shard; written and read by move/record.py.
-shard_move: Final = _table(
+shard_move: Final = _catalog_table(
     "shard_move",
-    catalog_metadata,
     Column("job_id", Integer(), primary_key=True, autoincrement=False),
     Column("shard", Integer(), primary_key=True, autoincrement=False),
     Column("source", _ascii(64), nullable=False),
@@ -374,9 +355,8 @@ shard_move: Final = _table(
 )
 
 # Retention policies of columns; a column without limits keeps everything.
-retention_policy: Final = _table(
+retention_policy: Final = _catalog_table(
     "retention_policy",
-    catalog_metadata,
     Column("column_name", _ascii(64), primary_key=True),
     Column("keep_days", Integer(), nullable=True),
     Column("keep_versions", Integer(), nullable=True),
@@ -385,9 +365,8 @@ retention_policy: Final = _table(
 )
 
 # Where cold files are. Credentials come from the environment of each process.
-cold_store: Final = _table(
+cold_store: Final = _catalog_table(
     "cold_store",
-    catalog_metadata,
     Column("only_row", TINYINT(), primary_key=True, autoincrement=False),
     Column("uri", VARCHAR(1024), nullable=False),
     # Random, in hexadecimal; a restored copy of the datastore gets another one, so that it deletes no files of the
@@ -401,9 +380,8 @@ cold_store: Final = _table(
 )
 
 # Columns whose cells become cold, after a number of days.
-tier_policy: Final = _table(
+tier_policy: Final = _catalog_table(
     "tier_policy",
-    catalog_metadata,
     Column("column_name", _ascii(64), primary_key=True),
     Column("after_days", Integer(), nullable=False),
     Column("set_by", VARCHAR(255), nullable=False),
@@ -411,9 +389,8 @@ tier_policy: Final = _table(
 )
 
 # Rows that must not be erased until released.
-legal_hold: Final = _table(
+legal_hold: Final = _catalog_table(
     "legal_hold",
-    catalog_metadata,
     Column("hold_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
     Column("row_key", BINARY(16), nullable=False),
     Column("held_by", VARCHAR(255), nullable=False),
@@ -425,9 +402,8 @@ legal_hold: Final = _table(
 )
 
 # The ledger of erasures: what was asked for and what was done, without any document. Times are those of this server.
-erasure: Final = _table(
+erasure: Final = _catalog_table(
     "erasure",
-    catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
     # Random, so that the insert can be repeated after a lost reply.
     Column("token", BINARY(16), nullable=False),
@@ -446,9 +422,8 @@ erasure: Final = _table(
 )
 
 # Keys of an erasure: '' is any column, -1 any version.
-erasure_key: Final = _table(
+erasure_key: Final = _catalog_table(
     "erasure_key",
-    catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("shard", Integer(), primary_key=True, autoincrement=False),
     Column("row_key", BINARY(16), primary_key=True),
@@ -456,9 +431,8 @@ erasure_key: Final = _table(
     Column("ref_key", BIGINT(), primary_key=True, autoincrement=False),
 )
 
-erasure_shard: Final = _table(
+erasure_shard: Final = _catalog_table(
     "erasure_shard",
-    catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("shard", Integer(), primary_key=True, autoincrement=False),
     Column("cells", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
@@ -469,21 +443,20 @@ erasure_shard: Final = _table(
 )
 
 # When each follower was first seen to have handled all events of an erasure.
-erasure_follower: Final = _table(
+erasure_follower: Final = _catalog_table(
     "erasure_follower",
-    catalog_metadata,
     Column("erasure_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("name", _ascii(80), primary_key=True),
     _stamp("acknowledged_at"),
 )
 
 heartbeat_metadata: Final = MetaData()
+_heartbeat_table: Final = partial(_table, heartbeat_metadata)
 
 # A cluster's own database. Its tables are created if missing, without revisions, because their contents can be rebuilt.
 # Tokens are worthless after a second.
-heartbeat_token: Final = _table(
+heartbeat_token: Final = _heartbeat_table(
     "heartbeat_token",
-    heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
     Column("writer", VARCHAR(255), primary_key=True),
     Column("token", BINARY(16), nullable=False),
@@ -492,9 +465,8 @@ heartbeat_token: Final = _table(
 
 # Claims of primaries. They are stored on the cluster itself, so that they are replicated, and with the server's
 # identity, so that a replica does not hold its primary's claim.
-primary_claim: Final = _table(
+primary_claim: Final = _heartbeat_table(
     "primary_claim",
-    heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
     Column("epoch", Integer(), nullable=False),
     Column("server", _ascii(36), nullable=False),
@@ -503,9 +475,8 @@ primary_claim: Final = _table(
 )
 
 # Former primaries, by address, that may hold cells lost in a failover, until they are settled.
-lost_primary: Final = _table(
+lost_primary: Final = _heartbeat_table(
     "lost_primary",
-    heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
     Column("server", VARCHAR(255), primary_key=True),
     _stamp("lost_at"),

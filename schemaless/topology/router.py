@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.errors import PrimaryNotClaimed, SchemalessError, ServerError, ServerUnavailable, TopologyError
 from schemaless.schema.databases import SHARD_TABLES
 from schemaless.topology.model import Topology
@@ -19,8 +20,6 @@ from schemaless.topology.routing import CatalogReader, Routing
 from schemaless.wire.errors import DatabaseMissing, Elsewhere, ServerReplaced
 from schemaless.wire.node import Node
 from schemaless.wire.pools import Pools
-
-log: Final = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 30.0
 """Interval between routing refreshes while no error occurs, in seconds, before jitter."""

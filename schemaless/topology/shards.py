@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import random
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeVar
 
 from schemaless.base.keys import shard_database
+from schemaless.base.logger import log
 from schemaless.errors import (
     InvalidInput,
     ServerError,
@@ -31,8 +31,6 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.pools import Pools
 from schemaless.wire.runtime import Runtime
-
-log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 

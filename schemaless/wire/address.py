@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Final
 
+from schemaless.base.logger import log
 from schemaless.wire.node import Node
 from schemaless.wire.session import Facts
-
-log: Final = logging.getLogger("schemaless")
 
 RECHECK_S: Final = 30.0
 """Interval between checks that the address still leads to the same server, in seconds, before jitter."""

@@ -9,7 +9,6 @@ that no reply is outstanding.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import random
@@ -61,8 +60,6 @@ from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
-
-log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 

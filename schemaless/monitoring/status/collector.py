@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
+from schemaless.base.logger import log
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
 from schemaless.monitoring.status.cold import ColdReader
@@ -24,8 +24,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 
 T = TypeVar("T")
-
-_log = logging.getLogger("schemaless")
 
 
 class _Intervals(NamedTuple):
@@ -105,7 +103,7 @@ class Part(Generic[T]):
             # The page must not show what the message of such an error says: it may contain a key.
             problem = f"unexpected {type(error).__name__}; the log of 'schemaless status' has the traceback"
             if problem != self.view.problem:
-                _log.exception("status: cannot read %s", self.view.name)
+                log.exception("status: cannot read %s", self.view.name)
         took_s = time.monotonic() - began_s
         rest_s = max(self._every_s, min(self._most_rest_s, self._rest * took_s))
         self.value = value

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from schemaless.base.keys import shard_database
+from schemaless.base.logger import log
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.schema.creation import catalog_tables, create_shard, create_tables
 from schemaless.schema.databases import create_database, databases_like, tables_of
@@ -27,8 +27,6 @@ from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.secret import Secret
 from schemaless.wire.urls import ServerURL, parse_url
-
-_log = logging.getLogger("schemaless")
 
 
 def create(
@@ -77,7 +75,7 @@ def create(
             for node, pool in pools.items():
                 check_server(pool, engine)
                 if (version := withdrawn_release(pool)) is not None:
-                    _log.warning(
+                    log.warning(
                         "%s is MySQL %s, which was withdrawn: it does not start again once it has about 8,000 tables, "
                         "and each shard has several; upgrade it before it holds data",
                         node,

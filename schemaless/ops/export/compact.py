@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.base.logger import log
 from schemaless.base.parts import parts
 from schemaless.errors import LeaseLost
 from schemaless.ops.export.manifest import (
@@ -22,8 +22,6 @@ from schemaless.ops.export.manifest import (
 )
 from schemaless.ops.export.parquet import merged, read_table
 from schemaless.store.cold.targets import Target, lacking_space
-
-_log = logging.getLogger("schemaless")
 
 _ATTEMPTS: Final = 3
 """Maximum number of attempts to compact a shard while an exporter is writing to it."""
@@ -87,7 +85,7 @@ def _wait_for_space(target: Target, min_free_bytes: int | None) -> None:
     waits = False
     while (reason := lacking_space(target, min_free_bytes)) is not None:
         if not waits:
-            _log.warning("export compact: waits, because %s", reason)
+            log.warning("export compact: waits, because %s", reason)
         waits = True
         time.sleep(_POLL_S)
 

@@ -5,13 +5,13 @@ A shard's progress is in the manifest, not in the follower's row, which assigns 
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.cell import StoredCell
 from schemaless.codec.exact_text import exact_text
 from schemaless.errors import CorruptBody, ExportFailed, InvalidInput, LocationLost, SchemalessError
@@ -36,8 +36,6 @@ from schemaless.store.followers.handler import Handler, HandlerContext, Interrup
 from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.states import STOPPED
 from schemaless.store.internals import Internals
-
-_log = logging.getLogger("schemaless")
 
 _PAGE_CELLS: Final = 1_000
 _POLL_S: Final = 5.0
@@ -328,13 +326,13 @@ class Exporter(Handler):
         except Exception as error:  # noqa: BLE001 - it would end this worker, and every worker that takes over the shard
             self._open.pop(lease.pair[1], None)
             if not lease.wait.failures:
-                _log.exception("%s: cannot export shard %d", *lease.pair)
+                log.exception("%s: cannot export shard %d", *lease.pair)
             failure = ExportFailed(f"{type(error).__name__}: {error}")
         else:
             return None
         if self._pace.once:
             context.stop(lease, str(failure))
-            _log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
+            log.warning("%s: shard %d has stopped: %s", *lease.pair, failure)
         else:
             # The caller backs off; this makes the status say why.
             context.note_attempt(lease, lease.row.attempts, 0.0, str(failure))
@@ -353,7 +351,7 @@ class Exporter(Handler):
             return
         if (reason := lacking_space(self._target, self._pace.min_free_bytes)) is not None:
             if not self._waits_for_space:
-                _log.warning("%s: waits, because %s", self.name, reason)
+                log.warning("%s: waits, because %s", self.name, reason)
             self._waits_for_space = True
             lease.defer(_POLL_S, reason)
             return

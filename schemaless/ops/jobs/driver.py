@@ -7,7 +7,6 @@ second's worth.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
+from schemaless.base.logger import log
 from schemaless.base.runner_names import is_dead_here, runner_name
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.ops.jobs.job import Job, RunProgress
@@ -25,8 +25,6 @@ from schemaless.ops.jobs.workers import Workers, is_death
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import opening_of
-
-_log = logging.getLogger("schemaless")
 
 POLL_S: Final = 0.5
 """Interval between polls of the job, in seconds."""
@@ -181,7 +179,7 @@ class Driver:
             raise error
         pause_s = min(_LONGEST_PAUSE_S, max(POLL_S, (now_s - since_s) / 2))
         self._not_before_s[cluster] = now_s + pause_s
-        _log.warning("%s; trying again in %.0f s", error, pause_s)
+        log.warning("%s; trying again in %.0f s", error, pause_s)
         if not cluster:
             time.sleep(pause_s)
 
@@ -204,7 +202,7 @@ class Driver:
                 return
             if not logged:
                 logged = True
-                _log.warning(
+                log.warning(
                     "stopping: waiting for runners to finish their step and save a checkpoint; press Ctrl-C again to "
                     "kill them at once"
                 )

@@ -8,7 +8,6 @@ runners and stores in the catalog whether they have to wait.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
+from schemaless.base.logger import log
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
@@ -24,7 +24,6 @@ from schemaless.ops.jobs.throttle import ClusterWatch
 
 T = TypeVar("T")
 
-_log = logging.getLogger("schemaless")
 
 _HEARTBEAT_S: Final = 0.5
 _FIRST_HEARTBEAT_S: Final = 0.005
@@ -260,7 +259,7 @@ class ShardRun:
                     self._changed.notify_all()
                 if self._error is not None:
                     return
-                _log.warning("job %d, shard %d: %s", self.job.job_id, self.state.shard, error)
+                log.warning("job %d, shard %d: %s", self.job.job_id, self.state.shard, error)
             signal = self._signal
             # At the start of a job another runner may be about to finish the first poll.
             unpolled = self._watch is not None and (signal is None or signal.polled_ago_s is None)
@@ -290,7 +289,7 @@ class ShardRun:
         look = self._watch.look(self.thresholds, self.job_store.catalog.reads, self._runners[0])
         for note in look.notes:
             self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
-            _log.warning("%s: %s", self.cluster, note)
+            log.warning("%s: %s", self.cluster, note)
         now_s = time.monotonic()
         if self._waiting_for is not None:
             kind, since_s = self._waiting_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.runner import ShardRun, Stopped
@@ -19,8 +19,6 @@ from schemaless.ops.jobs.throttle import ClusterWatch
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening
-
-_log = logging.getLogger("schemaless")
 
 _NICE: Final = 10
 """Minimum nice value of workers; this cut the clients' 99th-percentile latency by a sixth in a measured migration."""
@@ -86,7 +84,7 @@ def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, 
     except Stopped:
         return Outcome(shard, "stopped")
     except LeaseLost as error:
-        _log.warning("%s", error)
+        log.warning("%s", error)
         return Outcome(shard, "busy")
     except SchemalessError as error:
         return Outcome(shard, "failed", error)

@@ -23,6 +23,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from schemaless.base.interrupts import ignore_interrupts, starting_processes
+from schemaless.base.logger import log
 from schemaless.errors import InvalidInput, WorkersDied
 from schemaless.ops.jobs.worker import Outcome, let_go, warm_up
 from schemaless.store.opening import Opening
@@ -35,8 +36,6 @@ _DASK_TIMEOUT_S: Final = 10.0
 
 MOST_DEATHS: Final = 5
 """Maximum number of workers that may die without a shard being completed in between."""
-
-_log = logging.getLogger("schemaless")
 
 
 class Workers:
@@ -108,7 +107,7 @@ class Workers:
                 f"{sorted(shards)} ({error}); check whether workers ran out of memory, then run the same command "
                 "again, perhaps with fewer workers"
             ) from error
-        _log.warning("a worker died (%s); new workers take over its shards", error)
+        log.warning("a worker died (%s); new workers take over its shards", error)
         if self._executor is not None:
             with suppress(Exception):
                 self._executor.shutdown(wait=False, cancel_futures=True)

@@ -16,13 +16,13 @@ both.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final
 
+from schemaless.base.logger import log
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.throttle import discount_read
@@ -47,8 +47,6 @@ from schemaless.topology.model import Cluster
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
 from schemaless.wire.sql.parts import Value
-
-_log = logging.getLogger("schemaless")
 
 ID_GAP: Final = 1 << 20
 """Gap between the source's next id and the target's first new one, so that no id is ever assigned twice."""
@@ -355,7 +353,7 @@ class _ShardMove:
         except ServerTimeout as error:
             obstacle = f"is a backup running? {error}"
         if obstacle:
-            _log.warning("shard %d cannot be cut over yet; %s", self._shard, obstacle)
+            log.warning("shard %d cannot be cut over yet; %s", self._shard, obstacle)
             self._run.pause(BACKOFF * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
@@ -377,7 +375,7 @@ class _ShardMove:
                 return self._finish_cut(began_s)
             fence.unlock()
         else:
-            _log.warning("shard %d cannot be cut over yet; it is in use by %s", self._shard, fence.users)
+            log.warning("shard %d cannot be cut over yet; it is in use by %s", self._shard, fence.users)
         self._back_off(began_s)
         return False
 
@@ -431,7 +429,7 @@ class _ShardMove:
             # A RENAME that reported an error may still have happened.
             if not target.has_cell:
                 fence.rename_back(self._token)
-                _log.warning("shard %d cannot be cut over yet; is a backup running? %s", self._shard, error)
+                log.warning("shard %d cannot be cut over yet; is a backup running? %s", self._shard, error)
                 fence.take_over(self._token)
                 self._back_off(began_s)
                 return False
@@ -463,7 +461,7 @@ class _ShardMove:
     # Records
 
     def _warn(self, warning: str) -> None:
-        _log.warning("%s", warning)
+        log.warning("%s", warning)
         self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
     def _note(self, **changes: Value) -> None:

@@ -8,7 +8,6 @@ an hour after it was retired.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.base.keys import check_column_name
+from schemaless.base.logger import log
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
@@ -23,8 +23,6 @@ from schemaless.store.cells import sql
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
-
-_log = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 60.0
 """Time after which settings are read from the catalog again, in seconds."""
@@ -214,7 +212,7 @@ class ColumnCodecs:
         except SchemalessError as error:
             self._stale_at_s = now + _RETRY_S
             self._codecs = {name: replace(codec, dictionary=None) for name, codec in self._codecs.items()}
-            _log.warning("cannot read the codecs of columns from the catalog, so no dictionary is used: %s", error)
+            log.warning("cannot read the codecs of columns from the catalog, so no dictionary is used: %s", error)
             return
         self._codecs = {setting.column_name: self._codec(setting) for setting in known}
 
@@ -222,8 +220,8 @@ class ColumnCodecs:
         try:
             return setting.resolved(self._dictionaries)
         except (CorruptBody, ServerError) as error:
-            _log.warning("writing column %s without its dictionary: %s", setting.column_name, error)
+            log.warning("writing column %s without its dictionary: %s", setting.column_name, error)
         except SchemalessError as error:
-            _log.warning("writing column %s with the default codec: %s", setting.column_name, error)
+            log.warning("writing column %s with the default codec: %s", setting.column_name, error)
             return DEFAULT
         return replace(setting, dictionary_id=None).resolved(self._dictionaries)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from schemaless.base.logger import log
 from schemaless.codec.dictionaries import Dictionaries, Dictionary, not_at_hand
 from schemaless.errors import (
     CorruptBody,
@@ -30,8 +30,6 @@ from schemaless.store.cells.dictionary_replicas import (
 )
 from schemaless.wire.pool import NodePool
 from schemaless.wire.runtime import THREADS, Runtime
-
-_log = logging.getLogger("schemaless")
 
 
 class StoredDictionaries:
@@ -105,10 +103,10 @@ class StoredDictionaries:
             try:
                 copy = replica.row(dictionary_id)
             except ServerError as error:
-                _log.debug("cannot read dictionary %d from %s: %s", dictionary_id, replica, error)
+                log.debug("cannot read dictionary %d from %s: %s", dictionary_id, replica, error)
                 continue
             if copy is not None and (dictionary := copy.dictionary) is not None:
-                _log.warning("using the copy of dictionary %d on %s: %s", dictionary_id, replica, problem)
+                log.warning("using the copy of dictionary %d on %s: %s", dictionary_id, replica, problem)
                 return dictionary
         raise problem
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from schemaless.base.keys import heartbeat_database
+from schemaless.base.logger import log
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
 from schemaless.store.cells import sql
@@ -26,8 +26,6 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
-
-_log = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 
@@ -270,7 +268,7 @@ class DictionaryReplicas(NamedTuple):
             except ServerError as error:
                 if replica.in_use:
                     raise _not_on(replica, dictionary.id, error) from error
-                _log.warning("%s, which has no shards, has no copy of dictionary %d: %s", replica, dictionary.id, error)
+                log.warning("%s, which has no shards, has no copy of dictionary %d: %s", replica, dictionary.id, error)
 
     def check(self, dictionary: Dictionary) -> None:
         """Check that every cluster with shards has an intact copy of a dictionary.

@@ -21,6 +21,7 @@ from schemaless.base.keys import (
     check_ref_key,
     row_key_bytes,
 )
+from schemaless.base.logger import log
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.deltas import Payloads
 from schemaless.codec.dictionaries import Dictionaries
@@ -50,7 +51,7 @@ from schemaless.store.cells.sql import (
 )
 from schemaless.topology.placement import shard_for
 from schemaless.topology.scatter_gather import query_shards
-from schemaless.topology.shards import ReadFrom, Shards, log
+from schemaless.topology.shards import ReadFrom, Shards
 from schemaless.wire.connection import Check, Connection, Rows
 
 _PAIRS_PER_SELECT: Final = 200

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import base_of, whole_body
 from schemaless.errors import CorruptBody
@@ -14,7 +15,6 @@ from schemaless.store.cells.bases import with_bases
 from schemaless.store.cells.reading import PAIR, only_requested
 from schemaless.store.cells.sql import Row
 from schemaless.store.erasures import sql
-from schemaless.topology.shards import log
 from schemaless.wire.connection import Connection
 
 Pair = tuple[bytes, str]

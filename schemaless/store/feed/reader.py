@@ -16,7 +16,6 @@ the shard moves in between, the page is read again on the new server, without th
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
+from schemaless.base.logger import log
 from schemaless.codec.deltas import Payloads
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
 from schemaless.store.cells.bases import CHAINED_HEADERS
@@ -40,8 +40,6 @@ from schemaless.wire.connection import Check, Connection, Rows
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
-
-log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 

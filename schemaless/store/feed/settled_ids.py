@@ -6,12 +6,12 @@ primary; losing them costs one more lock query.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from schemaless.base.logger import log
 from schemaless.store.feed.settlement import Observation, WriteLock, observe, wait_for_writers
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.topology.routing import Spot
@@ -20,8 +20,6 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import CannotObserve
 from schemaless.wire.node import Node
 from schemaless.wire.transactions import threads_named, users_of
-
-log: Final = logging.getLogger("schemaless")
 
 T = TypeVar("T")
 

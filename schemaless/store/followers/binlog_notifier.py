@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from schemaless.base.logger import log
 from schemaless.errors import AccessDenied, SchemalessError, ServerRefused
 from schemaless.store.followers.membership import Timing
 from schemaless.topology.shards import Shards
@@ -21,8 +22,6 @@ from schemaless.wire.binlog_reader import LogReader
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.parts import CELLS
-
-_log = logging.getLogger("schemaless")
 
 _FIRST_PAUSE_S: Final = 0.05
 """Pause before the first reconnect, in seconds; it doubles up to ``Timing.connect_s``."""
@@ -182,7 +181,7 @@ class _Listener:
         """Report that the server's shards are polled."""
         if not self._ended.is_set() and not self.state.endswith(reason):
             trace = level == logging.ERROR
-            _log.log(level, "new cells on %s are found by polling: %s", self._pool.node, reason, exc_info=trace)
+            log.log(level, "new cells on %s are found by polling: %s", self._pool.node, reason, exc_info=trace)
         self.state = f"sweep: {reason}"
 
     def _listen(self, reader: LogReader) -> None:

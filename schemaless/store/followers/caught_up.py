@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.base.logger import log
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.rows import FollowerRow, FollowerRows
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.states import DIED, PAUSED, STOPPED
 from schemaless.store.followers.status import workers_of
-
-_log = logging.getLogger("schemaless")
 
 _MAX_ATTEMPTS: Final = 8
 """Number of failures, or of workers killed, after which a run that is to end no longer waits for a shard."""
@@ -168,7 +166,7 @@ class CaughtUp:
         progress.read()
         for shard in set(range(self._access.shard_count)) - progress.rows.keys() - self._reported:
             self._reported.add(shard)
-            _log.warning(
+            log.warning(
                 "cannot tell whether %s has caught up in shard %d: %s",
                 self._follower.partition(":")[2],
                 shard,

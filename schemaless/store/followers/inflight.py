@@ -5,7 +5,6 @@ The worker's thread begins and ends calls; the heartbeat's thread publishes them
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -13,10 +12,9 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from schemaless.base.logger import log
 from schemaless.cell import CellKey, ErasedCell, StoredCell
 from schemaless.store.followers.membership import Pair
-
-_log = logging.getLogger("schemaless")
 
 TIMED_OUT: Final = 70
 """Exit status of a worker that ended itself because a call timed out."""
@@ -94,7 +92,7 @@ class _Tracking(AbstractContextManager[None]):
 
 def end_process(pair: Pair, key: CellKey, for_s: float) -> None:
     """End this process, since a function cannot be interrupted; its successor handles cells one at a time."""
-    _log.error(
+    log.error(
         "%s: the call for cell %s of shard %d did not return within %.0f s; this worker ends",
         pair[0],
         key,

@@ -9,20 +9,18 @@ workers leave a live worker's rows alone.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from schemaless.base.logger import log
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.membership import Pair, View
 from schemaless.store.followers.rows import FollowerRow, FollowerRows, Move
 from schemaless.store.followers.states import DIED, QUARANTINED, STOPPED
-
-_log = logging.getLogger("schemaless")
 
 PAGE_CELLS: Final = 500
 """Maximum number of cells per page, and of cells that are handled again after a crash."""
@@ -268,7 +266,7 @@ class Lease:
         wait_s = self.wait.count()
         self.wait.defer(wait_s, str(error), node)
         if self.wait.failures == 1 or wait_s == _MAX_BACKOFF_S:
-            _log.warning("%s waits in shard %d: %s", *self.pair, error)
+            log.warning("%s waits in shard %d: %s", *self.pair, error)
 
     def defer(self, seconds: float, reason: str) -> None:
         """Postpone all work in the shard."""
@@ -285,7 +283,7 @@ class Lease:
     def retry_erasures(self, reason: str) -> None:
         """Back off after a failure to handle erased cells, without delaying new cells."""
         self.erasure_wait.defer(self.erasure_wait.count(), reason)
-        _log.warning("%s could not handle the erased cells of shard %d yet, and will try again: %s", *self.pair, reason)
+        log.warning("%s could not handle the erased cells of shard %d yet, and will try again: %s", *self.pair, reason)
 
 
 @dataclass(slots=True)
@@ -332,7 +330,7 @@ class Leases:
         except SchemalessError as error:
             # The claim may have succeeded.
             self.doubtful.add(pair)
-            _log.warning("%s: cannot claim shard %d: %s", pair[0], pair[1], error)
+            log.warning("%s: cannot claim shard %d: %s", pair[0], pair[1], error)
             return
         self.doubtful.discard(pair)
         self.unverified.discard(pair)
@@ -361,7 +359,7 @@ class Leases:
         try:
             self.rows.release(pair, epoch)
         except SchemalessError as error:
-            _log.warning("%s: cannot release shard %d: %s", pair[0], pair[1], error)
+            log.warning("%s: cannot release shard %d: %s", pair[0], pair[1], error)
             return False
         return True
 

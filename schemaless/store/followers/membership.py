@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from schemaless.base.logger import log
 from schemaless.errors import SchemalessError
 from schemaless.store.followers import sql
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
-
-_log = logging.getLogger("schemaless")
 
 Pair = tuple[str, int]
 """A follower's name and a shard."""
@@ -207,7 +205,7 @@ class Membership:
             if error is None:
                 remove_worker(self._pool, self._catalog, self.worker)
         except SchemalessError as failure:
-            _log.warning(
+            log.warning(
                 "worker %s cannot leave the membership; its lease in the catalog will expire by itself: %s",
                 self.worker,
                 failure,
@@ -250,7 +248,7 @@ class Membership:
             view = self._pool.run(operation)
         except SchemalessError as error:
             if self.error is None:
-                _log.warning(
+                log.warning(
                     "worker %s cannot renew its lease and starts nothing new until it can: %s", self.worker, error
                 )
             self.error = error
@@ -258,7 +256,7 @@ class Membership:
             self._access.shards.router.again(self._access.shards.routing)
             return
         if self.error is not None:
-            _log.warning("worker %s can renew its lease again", self.worker)
+            log.warning("worker %s can renew its lease again", self.worker)
         if self._renewed_s is None or started_s - self._renewed_s >= self._timing.give_up_s:
             self.generation += 1
         before, self._view, self._renewed_s, self.error = self._view, view, started_s, None

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from schemaless.base.logger import log
 from schemaless.errors import SchemalessError
 from schemaless.store.followers.checkpoints import Checkpoints
 from schemaless.store.followers.leases import Lease, Leases
 from schemaless.store.followers.membership import HEALTHY, QUARANTINE, Assigned, Member, Pair, View
 from schemaless.store.followers.rows import FollowerRow, Looked
 from schemaless.store.followers.states import DIED, QUARANTINED, RUNNING
-
-_log = logging.getLogger("schemaless")
 
 
 @dataclass(slots=True)
@@ -140,7 +138,7 @@ class Ownership:
                     if self.leases.rows.quarantine(pair, row.epoch, row.message or DIED, 0.0):
                         rows[pair] = replace(row, state=QUARANTINED, worker=None, epoch=row.epoch + 1)
                 except SchemalessError as error:
-                    _log.warning("%s: cannot quarantine shard %d: %s", *pair, error)
+                    log.warning("%s: cannot quarantine shard %d: %s", *pair, error)
 
     def end_quarantines(self) -> bool:
         """Release shards that count as healthy again; return True if there were any."""
@@ -156,7 +154,7 @@ class Ownership:
             except SchemalessError as error:
                 lease.fail(error)
                 continue
-            _log.warning("%s: shard %d is no longer quarantined", *lease.pair)
+            log.warning("%s: shard %d is no longer quarantined", *lease.pair)
             del self.leases.held[lease.pair]
             self._reconciled, ended = None, True
         return ended

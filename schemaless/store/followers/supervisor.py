@@ -5,7 +5,6 @@ A user function may leak memory, hang or crash in its worker's process. The supe
 
 from __future__ import annotations
 
-import logging
 import math
 import multiprocessing
 import select
@@ -23,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Final, NamedTuple
 
 from schemaless.base.interrupts import ignore_interrupts, starting_processes
+from schemaless.base.logger import log
 from schemaless.base.runner_names import runner_name
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.store.followers.access import DatastoreAccess
@@ -32,8 +32,6 @@ from schemaless.store.followers.membership import HEALTHY, QUARANTINE, Pair, Rol
 from schemaless.store.followers.rows import FollowerRow, FollowerRows, Move
 from schemaless.store.followers.states import DIED
 from schemaless.store.followers.worker import Worker
-
-_log = logging.getLogger("schemaless")
 
 _TURN_S: Final = 0.2
 STOP_S: Final = 25.0
@@ -247,7 +245,7 @@ class Supervisor:
                 for seat in (*self._healthy, *self._quarantine):
                     self._mourn(seat)
                 if self._removed:
-                    _log.warning("%s was removed; nothing is left to do", self._work.title)
+                    log.warning("%s was removed; nothing is left to do", self._work.title)
                     return
                 for seat in self._healthy:
                     self._fill(seat)
@@ -307,9 +305,9 @@ class Supervisor:
             if seat.box.claimed:
                 blamed = self._settle(seat, pair, how)
         except SchemalessError as error:
-            _log.warning("cannot release shards of dead worker %s; others will claim them: %s", seat.name, error)
+            log.warning("cannot release shards of dead worker %s; others will claim them: %s", seat.name, error)
         wait_s = seat.back_off(lived_s, blamed=blamed)
-        _log.warning(
+        log.warning(
             "worker %s ended (%s) after %.0f s%s; its shards are taken over, and another worker starts in %.1f s",
             seat.name,
             how,
@@ -332,10 +330,10 @@ class Supervisor:
             pause_s = kills.next_pause_s(row)
             if self._max_deaths is not None and kills.count >= self._max_deaths:
                 rows.stop(Move(pair, row.epoch, row.location), f"{DIED} ({how}), {kills.count} times in a row")
-                _log.warning("%s: shard %d has stopped: %d workers died while handling it", *pair, kills.count)
+                log.warning("%s: shard %d has stopped: %d workers died while handling it", *pair, kills.count)
             blamed = rows.quarantine(pair, row.epoch, f"{DIED} ({how})", pause_s)
             if blamed and not row.quarantined:
-                _log.warning(
+                log.warning(
                     "%s: shard %d is quarantined, because worker %s died while handling it; a separate worker "
                     "handles its cells one at a time",
                     *pair,
@@ -352,7 +350,7 @@ class Supervisor:
         try:
             remove_worker(self._access.catalog(), self._access.name, worker)
         except SchemalessError as error:
-            _log.warning(
+            log.warning(
                 "cannot delete dead worker %s from the catalog; other workers wait for its lease to expire: %s",
                 worker,
                 error,
@@ -371,7 +369,7 @@ class Supervisor:
                 if seat.process.is_alive():
                     # Less than ``stop_s`` after a second signal.
                     waited_s = time.monotonic() - began_s
-                    _log.warning("worker %s is still in a call after %.0f s, so it is killed", seat.name, waited_s)
+                    log.warning("worker %s is still in a call after %.0f s, so it is killed", seat.name, waited_s)
                     seat.process.kill()
                     seat.process.join()
                     self._remove(seat.name)

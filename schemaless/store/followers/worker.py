@@ -6,13 +6,13 @@ Each turn, a worker brings its leases in line with the membership (``ownership.p
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.black_box import BlackBox
@@ -26,8 +26,6 @@ from schemaless.store.followers.membership import ALL, Member, Membership, Role,
 from schemaless.store.followers.ownership import Ownership
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.states import RUNNING
-
-_log = logging.getLogger("schemaless")
 
 _STOP_CHECK_S: Final = 0.25
 """Interval at which an idle worker checks whether it is to stop, in seconds."""
@@ -110,7 +108,7 @@ class Worker:
                 while not self._stop.is_set():
                     view = self.membership.view
                     if view is not None and not any(name in view.desired_states for name in self._handlers):
-                        _log.warning(
+                        log.warning(
                             "worker %s ends, because nothing is left for it to do; removed: %s",
                             self.name,
                             ", ".join(self._handlers),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.base.logger import log
 from schemaless.errors import InvalidInput, JobConflict, ServerError
 from schemaless.store.cells.sql import select_nothing
 from schemaless.store.followers.access import DatastoreAccess
@@ -34,8 +34,6 @@ from schemaless.store.indexes.tables import engine_of
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
 from schemaless.wire.connection import Connection
 from schemaless.wire.transactions import naming_users
-
-_log = logging.getLogger("schemaless")
 
 WATCH_S: Final = 1.0
 """Interval at which ``Watch`` reads the progress of indexes, in seconds."""
@@ -370,14 +368,14 @@ class Watch:
                     if not self._once:
                         del self._backfills[entry.number]
                     if entry.state == BACKFILLING:
-                        _log.warning("index %s (%d) is ready", entry.name, entry.number)
+                        log.warning("index %s (%d) is ready", entry.name, entry.number)
             gave_up = {
                 f"{entry.name} ({entry.number})": _gave_up(self._backfills[entry.number])
                 for entry in (entries if self._once else ())
             }
         except ServerError as error:
             # Keep the workers running: they continue with the last list of indexes.
-            _log.warning("cannot read the progress of indexes: %s", error)
+            log.warning("cannot read the progress of indexes: %s", error)
             return False
         ids = sum(backfill.done for backfill in self._backfills.values())
         if ids > self._ids:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
+from schemaless.base.logger import log
 from schemaless.cell import StoredCell
 from schemaless.errors import SchemalessError
 from schemaless.store.followers.erasures import ErasureEvent
@@ -12,8 +12,6 @@ from schemaless.store.followers.handler import Handler, HandlerContext
 from schemaless.store.followers.leases import Lease
 from schemaless.store.indexes.entries import Entries
 from schemaless.store.indexes.registry import BACKFILLING, DECLARED, LOOK_S, READY, IndexEntry, Registry
-
-_log = logging.getLogger("schemaless")
 
 
 class Indexing(Handler):
@@ -52,7 +50,7 @@ class Indexing(Handler):
             with context.calling(first, cells[-1]):
                 self._write(first, {lease.pair[1]: of_sources for lease, of_sources in relevant})
         except SchemalessError as error:
-            _log.debug("%s: %d pages failed together and are handled one by one: %s", self.name, len(relevant), error)
+            log.debug("%s: %d pages failed together and are handled one by one: %s", self.name, len(relevant), error)
             return False
         self._written = [cells for _, cells in pages]
         return True
@@ -89,7 +87,7 @@ class Indexing(Handler):
             raise
         except Exception as error:
             if not lease.wait.failures:
-                _log.exception("%s: cannot index a page of shard %d", *lease.pair)
+                log.exception("%s: cannot index a page of shard %d", *lease.pair)
             # Any other exception would end this worker, and then every worker that takes over the page.
             raise SchemalessError(f"{type(error).__name__}: {error}") from error
 

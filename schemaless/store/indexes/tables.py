@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 
+from schemaless.base.logger import log
 from schemaless.errors import SchemaMismatch
 from schemaless.schema.engines import StorageEngine, engine_named
 from schemaless.store.indexes import sql
@@ -15,8 +15,6 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Rows
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
-
-_log = logging.getLogger("schemaless")
 
 
 def engine_of(shards: Shards, shard: int) -> StorageEngine:
@@ -55,7 +53,7 @@ def check_tables(shards: Shards, registry: Registry, entry: IndexEntry, numbers:
             if str(engine).lower() != spots[node].routing.clusters[keys[str(database)][0]].engine:
                 elsewhere.append(f"{database} ({str(engine).lower()})")
         if elsewhere:
-            _log.warning(
+            log.warning(
                 "tables of index %s on %s do not use the storage engine that the catalog records for their cluster: "
                 "%s. They work; 'schemaless index rebuild %s' or a move of their shards converts them",
                 entry.name,

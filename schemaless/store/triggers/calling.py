@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from schemaless.base.interrupts import is_interrupt
+from schemaless.base.logger import log
 from schemaless.cell import ErasedCell, StoredCell
 from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
 from schemaless.store.datastore import Datastore
@@ -24,8 +24,6 @@ from schemaless.store.followers.sql import ParkedRow
 from schemaless.store.followers.states import DIED
 from schemaless.store.internals import internals_of
 from schemaless.store.triggers.declaration import Call, Trigger, follower_name
-
-_log = logging.getLogger("schemaless")
 
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 30.0
@@ -200,7 +198,7 @@ class Calls(Handler):
     def _park(self, context: HandlerContext, lease: Lease, cell: StoredCell, attempts: int, error: str) -> bool:
         if lease.row.parked >= self._trigger.parked_limit:
             context.stop(lease, error)
-            _log.warning(
+            log.warning(
                 "%s: shard %d has stopped before cell %s: %d cells are parked, and this one failed: %s",
                 self._trigger.name,
                 lease.pair[1],
@@ -211,7 +209,7 @@ class Calls(Handler):
             return False
         row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
         context.park(lease, row)
-        _log.warning(
+        log.warning(
             "%s: cell %s of shard %d is parked: %s", self._trigger.name, cell.key, lease.pair[1], _first_line(error)
         )
         return True
