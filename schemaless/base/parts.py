@@ -1,4 +1,4 @@
-"""Division of items into parts of limited size, such as the rows of one statement."""
+"""Division of items into parts: of limited size, such as the rows of one statement, or by key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -31,3 +32,15 @@ def parts(
         size += item_size
     if part:
         yield part
+
+
+def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Collect items by key, in their order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[T]] = {}
+    for key, item in items:
+        groups.setdefault(key, []).append(item)
+    return groups

@@ -8,6 +8,7 @@ from typing import Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.keys import row_key_for
+from schemaless.base.parts import grouped
 from schemaless.bench.corpora import Corpus
 from schemaless.cell import JSONDocument
 from schemaless.codec.deltas import can_be_delta, encode_delta, expected_base, is_keyframe
@@ -59,9 +60,7 @@ def version_bytes(corpus: Corpus, codecs: Sequence[Codec], listener: Listener = 
         codecs: codecs that have differences.
         listener: receives each codec that is done.
     """
-    rows: dict[str, list[JSONDocument]] = {}
-    for row, document in zip(corpus.rows, corpus.documents, strict=True):
-        rows.setdefault(row, []).append(document)
+    rows = grouped((row, document) for row, document in zip(corpus.rows, corpus.documents, strict=True))
     found = []
     for codec in codecs:
         found.append(_in_codec(codec, rows))

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.base.parts import grouped
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import JobRun, chosen_job, job_option, run_options, workers_options
 from schemaless.cli.option import option
@@ -424,9 +425,7 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
     if len(files) <= SHOWN:
         print_rows(None, [{"file": file.path, "bytes": file.size_bytes} for file in files])
         return
-    folders: dict[Path, list[int]] = {}
-    for file in files:
-        folders.setdefault(file.path.parent, []).append(file.size_bytes)
+    folders = grouped((file.path.parent, file.size_bytes) for file in files)
     rows = [{"folder": folder, "files": len(sizes), "bytes": sum(sizes)} for folder, sizes in sorted(folders.items())]
     print_rows(None, rows, "folders")
     hint("--json lists each file")

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from schemaless.base.parts import grouped
 from schemaless.cli.option import option
 from schemaless.cli.options import url_option
 from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_schema
@@ -125,9 +126,7 @@ _MAX_NAMES: Final = 3
 
 def names_by_message(messages: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each message once with the names it applies to; after 20 messages, yield the number of others."""
-    by_message: dict[str, list[str]] = {}
-    for name, message in messages.items():
-        by_message.setdefault(message, []).append(name)
+    by_message = grouped((message, name) for name, message in messages.items())
     for message, names in itertools.islice(by_message.items(), _MAX_MESSAGES):
         yield message, some_names(names)
     if len(by_message) > _MAX_MESSAGES:

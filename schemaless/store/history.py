@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from schemaless.base.parts import parts
+from schemaless.base.parts import grouped, parts
 from schemaless.cell import StoredCell
 from schemaless.codec.deltas import (
     KEYFRAME_INTERVAL,
@@ -162,9 +162,9 @@ class History:
         """Return the next version of a higher level of each cell that has one among those that follow."""
         database = self._internals.shards.database(self._shard)
         found: dict[Place, Place] = {}
-        searched: dict[tuple[bytes, str], list[int]] = {}
-        for row_key, column_name, ref_key in sorted(places, reverse=True):
-            searched.setdefault((row_key, column_name), []).append(ref_key)
+        searched = grouped(
+            ((row_key, column_name), ref_key) for row_key, column_name, ref_key in sorted(places, reverse=True)
+        )
         while searched:
             following: dict[tuple[bytes, str], list[int]] = {pair: [] for pair in searched}
             for part in parts([(*pair, ref_keys[-1]) for pair, ref_keys in searched.items()], _PAIRS_PER_SELECT):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemaless.base.parts import grouped
 from schemaless.errors import (
     AccessDenied,
     CatalogCopied,
@@ -222,9 +223,7 @@ def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
             f"datastore {name!r} has format {format_number}, but this version knows formats up to {FORMAT}; "
             "use a later version of schemaless"
         )
-    nodes: dict[str, list[Node]] = {}
-    for cluster, *address in addresses:
-        nodes.setdefault(cluster, []).append(Node(*address))
+    nodes = grouped((cluster, Node(*address)) for cluster, *address in addresses)
     topology = Topology(
         name=own_name,
         shard_count=shard_count,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
+from schemaless.base.parts import grouped
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Check, Rows
 from schemaless.wire.pipelining import Query, run_queries
-from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.parts import all_limited
 
 
@@ -51,9 +51,7 @@ def query_shards(
     for shard in numbers:
         verify_once(shards, shard)
     routing = shards.routing
-    by_pool: dict[NodePool | None, list[int]] = {}
-    for shard in numbers:
-        by_pool.setdefault(routing.proven[shard], []).append(shard)
+    by_pool = grouped((routing.proven[shard], shard) for shard in numbers)
     one_by_one = by_pool.pop(None, [])
     queries = [
         Query(pool, partial(_statement, select, of_pool), check, of_pool[0], routing, len(of_pool))

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schemaless.base.numbers import bytes_text
+from schemaless.base.parts import grouped
 from schemaless.monitoring.status.model import (
     DEFAULT_OPTIONS,
     CapacityView,
@@ -19,7 +20,6 @@ from schemaless.monitoring.status.model import (
     JobView,
     NodeView,
     PartView,
-    Severity,
     used_share,
 )
 from schemaless.ops.jobs.job import continue_command
@@ -63,9 +63,7 @@ def findings_of(
 
 def _merged(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Merge findings with the same severity, text and command into one that names their objects."""
-    by_text: dict[tuple[Severity, str, str], list[str]] = {}
-    for finding in findings:
-        by_text.setdefault((finding.severity, finding.text, finding.command), []).append(finding.where)
+    by_text = grouped(((finding.severity, finding.text, finding.command), finding.where) for finding in findings)
     for (severity, text, command), objects in by_text.items():
         more = len(objects) - _OBJECTS
         where = ", ".join(objects[:_OBJECTS]) + (f" and {more:,} more" if more > 0 else "")

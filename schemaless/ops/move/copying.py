@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from schemaless.base.parts import parts
+from schemaless.base.parts import grouped, parts
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
@@ -194,9 +194,7 @@ def copy_erasures(fence: Fence, token: str, dictionaries: Dictionaries, *, fence
     last = target.rows(sql.select_last_event(database, log))[0][0]
     after = -1 if last is None else int(last)
     while rows := source.rows(sql.select_events(database, name, after, _EVENTS_AT_ONCE)):
-        by_erasure: dict[int, list[int]] = {}
-        for _, added_id, erasure, *_ in rows:
-            by_erasure.setdefault(int(erasure), []).append(int(added_id))
+        by_erasure = grouped((int(erasure), int(added_id)) for _, added_id, erasure, *_ in rows)
         for erasure, ids in by_erasure.items():
             erase_in_copy(target, database, cells, ids, tombstone(erasure), current)
         target.execute(sql.insert_events(database, log, rows))

@@ -22,6 +22,7 @@ from schemaless.base.keys import (
     row_key_bytes,
 )
 from schemaless.base.logger import log
+from schemaless.base.parts import grouped
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleCell, StaleStoredCell, StoredCell
 from schemaless.codec.deltas import Payloads
 from schemaless.codec.dictionaries import Dictionaries
@@ -238,10 +239,7 @@ class Reader:
 
     def completed(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return rows of many shards with what is needed to decode them, reading it from their primaries."""
-        by_shard: dict[int, list[Row]] = {}
-        for row in rows:
-            if row[4][:2] in CHAINED_HEADERS:
-                by_shard.setdefault(self._shard_of(row[1]), []).append(row)
+        by_shard = grouped((self._shard_of(row[1]), row) for row in rows if row[4][:2] in CHAINED_HEADERS)
         if not by_shard:
             return rows
         whole: dict[int, dict[int, Row]] = {}
@@ -372,9 +370,7 @@ class Reader:
             key: the columns that hold such a key: ``PAIR`` or ``ROW_KEY``.
             source: where to read.
         """
-        by_shard: dict[int, list[K]] = {}
-        for requested in keys:
-            by_shard.setdefault(self._shard_of(requested[0]), []).append(requested)
+        by_shard = grouped((self._shard_of(requested[0]), requested) for requested in keys)
         wanted = set(keys)
 
         def select(shard: int) -> bytes:

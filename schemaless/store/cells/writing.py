@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Final
 
 from schemaless.base.keys import cell_key, check_created_at, check_ref_key, check_type
+from schemaless.base.parts import grouped
 from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import (
@@ -146,9 +147,7 @@ class Cells:
             if first is not cell and first.body != cell.body and not _same_document(first, cell):
                 raise InvalidCell(f"cell {cell.key} occurs in the batch with two different bodies; nothing was written")
         shard_count = self._shards.topology.shard_count
-        by_shard: dict[int, list[EncodedCell]] = {}
-        for cell in distinct.values():
-            by_shard.setdefault(shard_for(cell.place[0], shard_count), []).append(cell)
+        by_shard = grouped((shard_for(cell.place[0], shard_count), cell) for cell in distinct.values())
         puts: dict[Place, Put] = {}
         causes: dict[int, SchemalessError] = {}
         unreachable: dict[object, ServerUnavailable] = {}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
+from schemaless.base.parts import grouped
 from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerError
 from schemaless.store.followers import sql
 from schemaless.store.followers.membership import Pair
@@ -292,9 +293,7 @@ class FollowerRows:
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""
         self._shards.router.refresh_if_due()
-        by_node: dict[Node, list[T]] = {}
-        for item in items:
-            by_node.setdefault(self._shards.node_of(shard_of(item)), []).append(item)
+        by_node = grouped((self._shards.node_of(shard_of(item)), item) for item in items)
         return by_node
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
+from schemaless.base.parts import grouped
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.store.cells.sql import select_ends, select_row_keys
 from schemaless.store.followers.access import DatastoreAccess
@@ -234,9 +235,7 @@ class IndexCheck:
         ):
             entries = [self._parsed(row) for row in page]
             found.entries += len(entries)
-            by_home: dict[int, list[Entry]] = {}
-            for entry in entries:
-                by_home.setdefault(shard_for(entry.row_key, self._access.shard_count), []).append(entry)
+            by_home = grouped((shard_for(entry.row_key, self._access.shard_count), entry) for entry in entries)
             for home, of_home in by_home.items():
                 rows = self._entries.rows(home, [entry.row_key for entry in of_home])
                 suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
@@ -282,10 +281,7 @@ class IndexCheck:
 
     def _stored(self, expected: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
         """Read the stored entries of rows, from the shards that they belong to."""
-        by_shard: dict[int, list[bytes]] = {}
-        for placed in expected:
-            if placed is not None:
-                by_shard.setdefault(placed[0], []).append(placed[1].row_key)
+        by_shard = grouped((placed[0], placed[1].row_key) for placed in expected if placed is not None)
         entries = {}
         for shard, keys in by_shard.items():
             statement = sql.select_entries(self._shards.database(shard), self._layout, shard, keys)

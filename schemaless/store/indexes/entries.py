@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from schemaless.base.parts import grouped
 from schemaless.cell import StoredCell
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
@@ -139,9 +140,7 @@ class Entries:
         tops: dict[bytes, int] = {}
         for start in range(0, len(missing), _BODIES_PER_QUERY):
             batch = missing[start : start + _BODIES_PER_QUERY]
-            by_shard: dict[int, list[Place]] = {}
-            for place in batch:
-                by_shard.setdefault(self._shard_of(place[0]), []).append(place)
+            by_shard = grouped((self._shard_of(place[0]), place) for place in batch)
             rows: list[Any] = []
             check = only_requested(set(batch), PLACE)
             query_shards(self._shards, by_shard, partial(self._select_cells, by_shard), rows.extend, check)

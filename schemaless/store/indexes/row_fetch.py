@@ -12,6 +12,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Final, NamedTuple, TypeVar
 
+from schemaless.base.parts import grouped
 from schemaless.cell import Cell, JSONDocument
 from schemaless.errors import CorruptBody
 from schemaless.store.cells.reading import PAIR, Reader, only_requested
@@ -166,9 +167,7 @@ class RowReader:
         Returns:
             The shards whose query reached the limit. ``on_row`` was called for none of their rows.
         """
-        rows_of: dict[int, list[bytes]] = {}
-        for row_key, shard in shard_of.items():
-            rows_of.setdefault(shard, []).append(row_key)
+        rows_of = grouped((shard, row_key) for row_key, shard in shard_of.items())
         overfull: set[int] = set()
 
         def statement(shard: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from schemaless.base.parts import grouped
 from schemaless.ui.pages.frame import CARDS, answers, html_page, section, table, terms
 
 _STYLE: Final = (
@@ -66,9 +67,7 @@ def erasure_page(receipt: Mapping[str, Any]) -> str:
 
 def _remains(receipt: Mapping[str, Any]) -> list[list[str]]:
     """Return a row for each kind of remainder, with all the places that have it."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for each in receipt["remains"]:
-        places.setdefault((each["what"], each["until"]), []).append(each["where"])
+    places = grouped(((each["what"], each["until"]), each["where"]) for each in receipt["remains"])
     return [[", ".join(where), what, until] for (what, until), where in places.items()]
 
 
