@@ -293,8 +293,7 @@ class FollowerRows:
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""
         self._shards.router.refresh_if_due()
-        by_node = grouped((self._shards.node_of(shard_of(item)), item) for item in items)
-        return by_node
+        return grouped((self._shards.node_of(shard_of(item)), item) for item in items)
 
 
 def _parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
