@@ -74,12 +74,12 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=ReadOnlyCommand)
+@migrate_spec  # before the datastore is opened
 @store_option
 @rewrite_options
 @option("--exact", "Read and re-encode every cell instead of a sample.", is_flag=True)
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @json_option
-@migrate_spec
 def plan(store: Datastore, spec: MigrateSpec, shards: list[int], exact: bool, seed: int | None) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 

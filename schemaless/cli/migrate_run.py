@@ -44,6 +44,7 @@ _FAILURES_SHOWN = 20
 
 
 @click.command()
+@migrate_spec  # before the datastore is opened
 @store_option
 @rewrite_options
 @option("--execute", "Rewrite bodies. Without this option, nothing is changed.", is_flag=True)
@@ -67,7 +68,6 @@ _FAILURES_SHOWN = 20
 )
 @option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
 @json_option
-@migrate_spec
 def run(store: Datastore, spec: MigrateSpec, shards: list[int], execute: bool, how: JobRun) -> int:
     """Re-encode every body that is not in the target codec.
 

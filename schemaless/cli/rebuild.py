@@ -48,6 +48,7 @@ from schemaless.ui.terminal.progress import duration
 
 
 @click.command()
+@as_spec(RebuildSpec)  # before the datastore is opened
 @store_option
 @shards_option
 @execute_option("Rebuild the tables. Without this option, the command predicts cost and gain.")
@@ -74,7 +75,6 @@ from schemaless.ui.terminal.progress import duration
 )
 @option("--attempts", "Maximum number of attempts per shard.", type=click.IntRange(1, MOST_TRIES), default=30)
 @json_option
-@as_spec(RebuildSpec)
 def rebuild(store: Datastore, shards: list[int], execute: bool, how: JobRun, spec: RebuildSpec) -> int:
     """Rebuild tables to give free space back to the disk.
 
