@@ -14,11 +14,10 @@ import click
 from schemaless.base.numbers import bytes_text
 from schemaless.bench import corpora, dictionaries
 from schemaless.bench import page as bench_page
-from schemaless.bench.article import Figures
 from schemaless.bench.charts import charts_of
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
-from schemaless.bench.results import BASELINE, STAGES, Result
+from schemaless.bench.results import BASELINE, Result
 from schemaless.bench.rounds import Benchmark
 from schemaless.bench.versions import codecs_with_versions, version_bytes
 from schemaless.cell import JSONDocument
@@ -40,7 +39,7 @@ from schemaless.ui.terminal.output import (
     print_table,
     progress,
 )
-from schemaless.ui.terminal.shown import CSVText
+from schemaless.ui.terminal.shown import csv_of
 
 
 @click.group()
@@ -179,45 +178,11 @@ def codecs(
 
 def csv_text(results: Sequence[Result]) -> str:
     """Return results as CSV, one line per combination, in milliseconds and bytes; unknown values are empty."""
-    writer = CSVText()
-    spreads = [*STAGES, "write", "read", "total"]
-    writer.writerow(
-        ["corpus", "sha256", "documents", "serializer", "compressor", "store", "size_bytes", "size_factor"]
-        + ["time_factor", "time_factor_low", "time_factor_high"]
-        + [f"{name}_ms{end}" for name in spreads for end in ("", "_low", "_high")]
-        + ["write_cost", "read_cost", "on_front", "exact", "key_order_lost", "changed", "refused"]
-        + ["article_size_bytes", "article_encode_ms", "article_decode_ms", "article_size_factor", "article_time_factor"]
+    return csv_of(
+        {**facts(result.corpus, "sha256", "documents", corpus="name"), **combination}
+        for result in results
+        for combination in result.as_json()["combinations"]
     )
-    for result in results:
-        for combination in result.combinations:
-            factor, lost, article = combination.time_factor, combination.fidelity, combination.article
-            times = [
-                *(combination.stages[stage] for stage in STAGES),
-                combination.write_ms,
-                combination.read_ms,
-                combination.total_ms,
-            ]
-            writer.writerow(
-                [result.corpus.name, result.corpus.sha256, result.corpus.documents]
-                + [
-                    combination.serializer,
-                    combination.compressor,
-                    int(combination.store),
-                    combination.size_bytes,
-                    f"{combination.size_factor:.5f}",
-                ]
-                + (["", "", ""] if factor is None else [f"{x:.5f}" for x in (factor.mid, factor.low, factor.high)])
-                + [f"{x:.4f}" for time in times for x in (time.mid, time.low, time.high)]
-                + [f"{combination.write_cost:.4f}", f"{combination.read_cost:.4f}", int(combination.on_front)]
-                + [lost.exact, lost.order, lost.changed, lost.refused]
-                + ([""] * 5 if article is None else _article_row(article))
-            )
-    return writer.getvalue()
-
-
-def _article_row(figures: Figures) -> list[float]:
-    times = [figures.encode_ms, figures.decode_ms]
-    return [figures.size_bytes, *times, figures.size_factor, figures.speed_factor]
 
 
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:

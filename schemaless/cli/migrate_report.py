@@ -32,7 +32,7 @@ from schemaless.ui.terminal.output import (
     print_table,
     size_text,
 )
-from schemaless.ui.terminal.shown import CSVText
+from schemaless.ui.terminal.shown import csv_of
 
 _ROWS_SHOWN = 40
 
@@ -71,33 +71,18 @@ def report(store: Datastore, job_id: int | None, csv_file: str | None, html_file
 
 def csv_text(space: ReclaimedReport) -> str:
     """Return a report as CSV, with a line for the total and each cluster, shard and column; unknown sizes are empty."""
-    writer = CSVText()
-    writer.writerow(
-        ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]
-        + [f"{kind}_{stage}" for kind in ("file", "allocated") for stage in ("before", "after", "rebuilt")]
-        + ["binary_log"]
+    plain = _json(space)
+    levels = {
+        "all": [plain["total"]],
+        "cluster": plain["clusters"],
+        "shard": plain["shards"],
+        "column": plain["columns"],
+    }
+    return csv_of(
+        {"level": level, "name": part.get("column_name"), "left_cells": sum(part["left"].values()), **part}
+        for level, parts in levels.items()
+        for part in parts
     )
-
-    def body(tally: Tally) -> list[Any]:
-        return [tally.cells, tally.left.total(), tally.bytes_before, tally.bytes_after]
-
-    def part_row(level: str, part: Part, log: int | None) -> list[Any]:
-        return [
-            *(level, part.name, part.cluster, part.shards, part.rebuilt_shards),
-            *body(part.tally),
-            *astuple(part.file),
-            *astuple(part.allocated),
-            log,
-        ]
-
-    writer.writerow(part_row("all", space.total, space.binary_log_bytes))
-    for part in space.clusters:
-        writer.writerow(part_row("cluster", part, space.binary_log.get(part.name)))
-    for part in space.shards:
-        writer.writerow(part_row("shard", part, None))
-    for name, tally in space.columns.items():
-        writer.writerow(["column", name, "", "", "", *body(tally), *[""] * 7])
-    return writer.getvalue()
 
 
 def _json(space: ReclaimedReport) -> dict[str, Any]:

@@ -41,13 +41,13 @@ def test_report_as_json_and_csv_have_the_same_figures(invoke, migrated):
     ]
     assert int(rows[0]["cells"]) == data["total"]["cells"] == 60
     assert (
-        int(rows[0]["body_after"])
+        int(rows[0]["bytes_after"])
         == data["total"]["bytes_after"]
         == sum(each["bytes_after"] for each in data["columns"])
     )
     for row, part in zip(rows[3:7], data["shards"], strict=True):
-        assert int(row["file_before"]) == part["file_bytes"]["before"]
-        assert row["file_rebuilt"] == (
+        assert int(row["file_bytes_before"]) == part["file_bytes"]["before"]
+        assert row["file_bytes_rebuilt"] == (
             "" if part["file_bytes"]["rebuilt"] is None else str(part["file_bytes"]["rebuilt"])
         )
     assert [part["rebuilt_shards"] for part in data["shards"]] == [1, 1, 0, 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
 _LINES: Final = (0x09, 0x0A)
@@ -66,6 +66,28 @@ class CSVText:
     def getvalue(self) -> str:
         """Return the CSV text."""
         return self._text.getvalue()
+
+
+def csv_of(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows of JSON values as CSV, with a column for each figure; lists are left out, unknown values are empty.
+
+    The name of a nested figure begins with that of what it is in: ``{"size": {"low": 1}}`` is in the column size_low.
+    """
+    flat = [dict(_figures(row, "")) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
+    writer = CSVText()
+    writer.writerow(columns)
+    for row in flat:
+        writer.writerow(row.get(name) for name in columns)
+    return writer.getvalue()
+
+
+def _figures(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _figures(value, f"{prefix}{name}_")
+        elif not isinstance(value, list):
+            yield f"{prefix}{name}", value
 
 
 def _harmless(field: str) -> str:
