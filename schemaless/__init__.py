@@ -13,207 +13,119 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import schemaless.errors as errors
+
 if TYPE_CHECKING:
-    from schemaless.base.keys import new_key
+    from schemaless.base.keys import new_key as new_key
     from schemaless.cell import (
-        Cell,
-        CellKey,
-        Erased,
-        ErasedCell,
-        JSONDocument,
-        NewCell,
-        NewStoredCell,
-        Page,
-        Put,
-        RowKey,
-        StaleCell,
-        StaleStoredCell,
-        StoredCell,
+        Cell as Cell,
+        CellKey as CellKey,
+        Erased as Erased,
+        ErasedCell as ErasedCell,
+        JSONDocument as JSONDocument,
+        NewCell as NewCell,
+        NewStoredCell as NewStoredCell,
+        Page as Page,
+        Put as Put,
+        RowKey as RowKey,
+        StaleCell as StaleCell,
+        StaleStoredCell as StaleStoredCell,
+        StoredCell as StoredCell,
     )
-    from schemaless.codec.envelope import Limits
+    from schemaless.codec.envelope import Limits as Limits
     from schemaless.errors import (
-        AccessDenied,
-        ArchiveFailed,
-        BaseDiffers,
-        BaseMissing,
-        BatchError,
-        BodyTooLarge,
-        CatalogCopied,
-        CellConflict,
-        CellErased,
-        ChecksumMismatch,
-        ColdBodyMissing,
-        ColdFileDamaged,
-        ColdStoreUnavailable,
-        CorruptArchive,
-        CorruptBody,
-        DatastoreExists,
-        DatastoreNotFound,
-        DecodedSizeExceeded,
-        DictionaryDamaged,
-        DictionaryInUse,
-        DocumentMismatch,
-        ExportFailed,
-        FeedRefused,
-        IndexNotReady,
-        InvalidBody,
-        InvalidCell,
-        InvalidInput,
-        JobConflict,
-        LatestChanged,
-        LeaseLost,
-        LocalServerError,
-        LocationLost,
-        MalformedPayload,
-        MoveRefused,
-        NestingTooDeep,
-        NotCanonical,
-        NotCaughtUp,
-        OutcomeUnknown,
-        ParkCell,
-        PrimaryNotClaimed,
-        ReplicaRefused,
-        RetryLater,
-        RowHeld,
-        SchemalessError,
-        SchemaMismatch,
-        ServerError,
-        ServerRefused,
-        ServerTimeout,
-        ServerUnavailable,
-        ShardIdentityMismatch,
-        ShardMoving,
-        StaleAbsence,
-        TooManyValues,
-        TopologyError,
-        TrailingBytes,
-        TruncatedBody,
-        UnknownCodec,
-        UnknownDictionary,
-        UnknownFormat,
-        UnknownIndex,
-        UnreadableLegacy,
-        VerificationFailed,
-        WorkersDied,
-        WrongEventLoop,
-        WrongReply,
+        AccessDenied as AccessDenied,
+        ArchiveFailed as ArchiveFailed,
+        BaseDiffers as BaseDiffers,
+        BaseMissing as BaseMissing,
+        BatchError as BatchError,
+        BodyTooLarge as BodyTooLarge,
+        CatalogCopied as CatalogCopied,
+        CellConflict as CellConflict,
+        CellErased as CellErased,
+        ChecksumMismatch as ChecksumMismatch,
+        ColdBodyMissing as ColdBodyMissing,
+        ColdFileDamaged as ColdFileDamaged,
+        ColdStoreUnavailable as ColdStoreUnavailable,
+        CorruptArchive as CorruptArchive,
+        CorruptBody as CorruptBody,
+        DatastoreExists as DatastoreExists,
+        DatastoreNotFound as DatastoreNotFound,
+        DecodedSizeExceeded as DecodedSizeExceeded,
+        DictionaryDamaged as DictionaryDamaged,
+        DictionaryInUse as DictionaryInUse,
+        DocumentMismatch as DocumentMismatch,
+        ExportFailed as ExportFailed,
+        FeedRefused as FeedRefused,
+        IndexNotReady as IndexNotReady,
+        InvalidBody as InvalidBody,
+        InvalidCell as InvalidCell,
+        InvalidInput as InvalidInput,
+        JobConflict as JobConflict,
+        LatestChanged as LatestChanged,
+        LeaseLost as LeaseLost,
+        LocalServerError as LocalServerError,
+        LocationLost as LocationLost,
+        MalformedPayload as MalformedPayload,
+        MoveRefused as MoveRefused,
+        NestingTooDeep as NestingTooDeep,
+        NotCanonical as NotCanonical,
+        NotCaughtUp as NotCaughtUp,
+        OutcomeUnknown as OutcomeUnknown,
+        ParkCell as ParkCell,
+        PrimaryNotClaimed as PrimaryNotClaimed,
+        ReplicaRefused as ReplicaRefused,
+        RetryLater as RetryLater,
+        RowHeld as RowHeld,
+        SchemalessError as SchemalessError,
+        SchemaMismatch as SchemaMismatch,
+        ServerError as ServerError,
+        ServerRefused as ServerRefused,
+        ServerTimeout as ServerTimeout,
+        ServerUnavailable as ServerUnavailable,
+        ShardIdentityMismatch as ShardIdentityMismatch,
+        ShardMoving as ShardMoving,
+        StaleAbsence as StaleAbsence,
+        TooManyValues as TooManyValues,
+        TopologyError as TopologyError,
+        TrailingBytes as TrailingBytes,
+        TruncatedBody as TruncatedBody,
+        UnknownCodec as UnknownCodec,
+        UnknownDictionary as UnknownDictionary,
+        UnknownFormat as UnknownFormat,
+        UnknownIndex as UnknownIndex,
+        UnreadableLegacy as UnreadableLegacy,
+        VerificationFailed as VerificationFailed,
+        WorkersDied as WorkersDied,
+        WrongEventLoop as WrongEventLoop,
+        WrongReply as WrongReply,
     )
-    from schemaless.ops.admin.catching_up import catch_up
-    from schemaless.ops.admin.create import create
-    from schemaless.ops.erasure.job import finish_erasure
-    from schemaless.ops.erasure.status import ErasureStatus
-    from schemaless.store.datastore import Datastore
-    from schemaless.store.erasures.ledger import Erasure
-    from schemaless.store.indexes.query import Index, IndexPage, IndexRow
-    from schemaless.store.indexes.registry import IndexEntry
-    from schemaless.store.opening import connect
-    from schemaless.store.triggers.declaration import Call, Trigger, trigger
-    from schemaless.store.typed import Column
-    from schemaless.topology.pinging import Ping
-    from schemaless.topology.shards import FeedFrom, ReadFrom
+    from schemaless.ops.admin.catching_up import catch_up as catch_up
+    from schemaless.ops.admin.create import create as create
+    from schemaless.ops.erasure.job import finish_erasure as finish_erasure
+    from schemaless.ops.erasure.status import ErasureStatus as ErasureStatus
+    from schemaless.store.datastore import Datastore as Datastore
+    from schemaless.store.erasures.ledger import Erasure as Erasure
+    from schemaless.store.indexes.query import (
+        Index as Index,
+        IndexPage as IndexPage,
+        IndexRow as IndexRow,
+    )
+    from schemaless.store.indexes.registry import IndexEntry as IndexEntry
+    from schemaless.store.opening import connect as connect
+    from schemaless.store.triggers.declaration import (
+        Call as Call,
+        Trigger as Trigger,
+        trigger as trigger,
+    )
+    from schemaless.store.typed import Column as Column
+    from schemaless.topology.pinging import Ping as Ping
+    from schemaless.topology.shards import (
+        FeedFrom as FeedFrom,
+        ReadFrom as ReadFrom,
+    )
 
     __version__: str
-
-__all__ = [
-    "AccessDenied",
-    "ArchiveFailed",
-    "BaseDiffers",
-    "BaseMissing",
-    "BatchError",
-    "BodyTooLarge",
-    "Call",
-    "CatalogCopied",
-    "Cell",
-    "CellConflict",
-    "CellErased",
-    "CellKey",
-    "ChecksumMismatch",
-    "ColdBodyMissing",
-    "ColdFileDamaged",
-    "ColdStoreUnavailable",
-    "Column",
-    "CorruptArchive",
-    "CorruptBody",
-    "Datastore",
-    "DatastoreExists",
-    "DatastoreNotFound",
-    "DecodedSizeExceeded",
-    "DictionaryDamaged",
-    "DictionaryInUse",
-    "DocumentMismatch",
-    "Erased",
-    "ErasedCell",
-    "Erasure",
-    "ErasureStatus",
-    "ExportFailed",
-    "FeedFrom",
-    "FeedRefused",
-    "Index",
-    "IndexEntry",
-    "IndexNotReady",
-    "IndexPage",
-    "IndexRow",
-    "InvalidBody",
-    "InvalidCell",
-    "InvalidInput",
-    "JSONDocument",
-    "JobConflict",
-    "LatestChanged",
-    "LeaseLost",
-    "Limits",
-    "LocalServerError",
-    "LocationLost",
-    "MalformedPayload",
-    "MoveRefused",
-    "NestingTooDeep",
-    "NewCell",
-    "NewStoredCell",
-    "NotCanonical",
-    "NotCaughtUp",
-    "OutcomeUnknown",
-    "Page",
-    "ParkCell",
-    "Ping",
-    "PrimaryNotClaimed",
-    "Put",
-    "ReadFrom",
-    "ReplicaRefused",
-    "RetryLater",
-    "RowHeld",
-    "RowKey",
-    "SchemaMismatch",
-    "SchemalessError",
-    "ServerError",
-    "ServerRefused",
-    "ServerTimeout",
-    "ServerUnavailable",
-    "ShardIdentityMismatch",
-    "ShardMoving",
-    "StaleAbsence",
-    "StaleCell",
-    "StaleStoredCell",
-    "StoredCell",
-    "TooManyValues",
-    "TopologyError",
-    "TrailingBytes",
-    "Trigger",
-    "TruncatedBody",
-    "UnknownCodec",
-    "UnknownDictionary",
-    "UnknownFormat",
-    "UnknownIndex",
-    "UnreadableLegacy",
-    "VerificationFailed",
-    "WorkersDied",
-    "WrongEventLoop",
-    "WrongReply",
-    "catch_up",
-    "connect",
-    "create",
-    "finish_erasure",
-    "new_key",
-    "trigger",
-]
 
 _HOMES = {
     "schemaless.base.keys": ("new_key",),
@@ -248,19 +160,25 @@ _HOMES = {
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF |= {
+    name: errors.__name__
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.SchemalessError)
+}
 
 if not TYPE_CHECKING:  # type checkers use the imports above; with __getattr__ they would accept any name
+    __all__ = sorted(_HOME_OF)
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             value = version("schemaless-store")
-        elif name not in __all__:
+        elif name not in _HOME_OF:
             raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
         else:
-            value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
+            value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOME_OF)
