@@ -14,7 +14,14 @@ from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import TOOLS, Tool, faults, read_dump
 from schemaless.ops.admin.backups import plan as plan_of
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import EXIT_FAILED, ReadOnlyCommand, counted, json_option, note, out, print_result
+from schemaless.ui.terminal.output import (
+    EXIT_FAILED,
+    QueryCommand,
+    counted,
+    note,
+    out,
+    print_result,
+)
 
 
 @click.group()
@@ -29,7 +36,7 @@ def backup() -> None:
     """
 
 
-@backup.command(cls=ReadOnlyCommand)
+@backup.command(cls=QueryCommand)
 @option("--to DIR", "Folder for the files of the backup.", name="folder", required=True)
 @option(
     "--tool",
@@ -38,7 +45,6 @@ def backup() -> None:
     default="dump",
 )
 @store_option
-@json_option
 def plan(folder: str, tool: Tool, store: Datastore) -> None:
     """Print the commands of a backup, as a shell script.
 
@@ -67,11 +73,10 @@ def plan(folder: str, tool: Tool, store: Datastore) -> None:
         out().print(line, soft_wrap=True)
 
 
-@backup.command(cls=ReadOnlyCommand)
+@backup.command(cls=QueryCommand)
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @option("--shards N", "Number of shards, needed for folders.", type=click.IntRange(min=1))
 @option("--datastore NAME", "Name of the datastore, if the folders have several.")
-@json_option
 def check(paths: tuple[Path, ...], shards: int | None, datastore: str | None) -> int:
     """Check that dumps or copies of files are complete.
 

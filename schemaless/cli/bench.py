@@ -28,10 +28,9 @@ from schemaless.ops.admin.fields import field_at, row_key_in
 from schemaless.ui.terminal.files import OutputFolder, write_whole
 from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
-    ReadOnlyCommand,
+    QueryCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -55,7 +54,7 @@ _SETS = {"extremes": list(corpora.EXTREMES)}
 _SETS_PER_TABLE = 6
 
 
-@bench.command("codecs", cls=ReadOnlyCommand)
+@bench.command("codecs", cls=QueryCommand)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 @option(
     "--corpus NAME",
@@ -101,7 +100,6 @@ _SETS_PER_TABLE = 6
     name="folder",
     type=OutputFolder(),
 )
-@json_option
 def codecs(
     files: Sequence[Path],
     sets: Sequence[str],

@@ -40,12 +40,12 @@ from schemaless.ui.pages.capacity_words import answer, planning_lines, saving_te
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     error,
     estimate_json,
     estimate_text,
-    json_option,
     note,
     out,
     print_result,
@@ -117,7 +117,7 @@ def shares_of(text: str) -> tuple[float, ...]:
     return tuple(share_of(part.strip()) for part in text.split(","))
 
 
-@capacity.command()
+@capacity.command(cls=JSONCommand)
 @store_option
 @_disk_option("Overrides what the servers report.")
 @option(
@@ -127,7 +127,6 @@ def shares_of(text: str) -> tuple[float, ...]:
 )
 @option("--no-keep", "Do not save the measurement in the catalog.", is_flag=True)
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
-@json_option
 def measure(
     store: Datastore, disks: tuple[tuple[str, GivenDisk], ...], engine: str | None, no_keep: bool, seed: int | None
 ) -> int:
@@ -241,10 +240,9 @@ def _show_growth(measurement: Measurement) -> None:
         print_table(title, ["column", "cells", "body bytes", "found by"], rows)
 
 
-@capacity.command(cls=ReadOnlyCommand)
+@capacity.command(cls=QueryCommand)
 @store_option
 @option("--last N", "List only the N newest measurements.", type=click.IntRange(min=1), default=30)
-@json_option
 def history(store: Datastore, last: int) -> None:
     """List the measurements saved in the catalog, oldest first.
 
@@ -288,7 +286,7 @@ def _history_row(number: int, measurement: Measurement) -> list[Any]:
     ]
 
 
-@capacity.command(cls=ReadOnlyCommand)
+@capacity.command(cls=QueryCommand)
 @datastore_option(required=False)
 @option(
     "--scenarios FILE",
@@ -339,7 +337,6 @@ def _history_row(number: int, measurement: Measurement) -> list[Any]:
     type=int,
     default=1,
 )
-@json_option
 @click.pass_context
 def report(
     ctx: click.Context,

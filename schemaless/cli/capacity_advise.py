@@ -23,10 +23,10 @@ from schemaless.store.indexes.usage import unread_since
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.capacity_json import cold_json, saving_json
 from schemaless.ui.pages.capacity_words import answer, cold_text, figure_text, price_text
-from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, out, print_result, print_table
+from schemaless.ui.terminal.output import QueryCommand, note, out, print_result, print_table
 
 
-@click.command("advise", cls=ReadOnlyCommand)
+@click.command("advise", cls=QueryCommand)
 @store_option
 @choice_options
 @option(
@@ -41,7 +41,6 @@ from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, ou
     type=click.IntRange(0, MOST_DAYS),
     default=TIER_AFTER,
 )
-@json_option
 def advise_command(
     store: Datastore, price_per_tb: float | None, cold_price_per_gb: float | None, tier_after: int, **limits: Any
 ) -> int:

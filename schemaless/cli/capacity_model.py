@@ -29,7 +29,13 @@ from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
-from schemaless.ui.terminal.output import ReadOnlyCommand, counted, json_option, out, print_result, print_table
+from schemaless.ui.terminal.output import (
+    QueryCommand,
+    counted,
+    out,
+    print_result,
+    print_table,
+)
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -98,7 +104,7 @@ class _Variant:
 _DAY = click.DateTime(["%Y-%m-%d"])
 
 
-@click.command("model", cls=ReadOnlyCommand)
+@click.command("model", cls=QueryCommand)
 @option(
     "--documents-per-day NUMBER",
     "New documents a day at the start, such as 1000000 or 1M.",
@@ -184,7 +190,6 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "Price of a TB (1,000 GB) of disk; adds the cost of a month's documents, at the present rate.",
     type=FiniteRange(min=0),
 )
-@json_option
 def model_command(
     bytes_per_document: Interval | None,
     body: Interval | None,

@@ -22,11 +22,11 @@ from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     as_json,
     error,
     facts,
-    json_option,
     note,
     out,
     print_json,
@@ -51,7 +51,7 @@ _as_option = codec_option(
 )
 
 
-@cell.command()
+@cell.command(cls=JSONCommand)
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int)
@@ -59,7 +59,6 @@ _as_option = codec_option(
 @url_option
 @_as_option
 @allow_nan_option
-@json_option
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
@@ -82,14 +81,13 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         _print_put(done, store.shard_of(done.key.row_key))
 
 
-@cell.command()
+@cell.command(cls=JSONCommand)
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("body", default="-")
 @url_option
 @_as_option
 @allow_nan_option
-@json_option
 def append(row_key: str, column: str, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
     """Write the next version of a document.
 
@@ -137,13 +135,12 @@ def _print_put(done: Put, shard: int) -> None:
     note(f"{what}: cell {done.key} in shard {shard}, added_id {done.added_id}")
 
 
-@cell.command(cls=ReadOnlyCommand)
+@cell.command(cls=QueryCommand)
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("ref_key", type=int, required=False)
 @option("--at TIME", "The latest version stored by this time, such as 2026-03-01T12:00+00:00.")
 @store_option
-@json_option
 def get(row_key: str, column: str, ref_key: int | None, at: str | None, store: Datastore) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
@@ -180,12 +177,11 @@ def cell_facts(cell: Cell | Any) -> dict[str, Any]:
     return {"row_key": str(cell.row_key), **facts(cell, "column_name", "ref_key", "added_id", "created_at")}
 
 
-@cell.command(cls=ReadOnlyCommand)
+@cell.command(cls=QueryCommand)
 @click.argument("row_key")
 @click.argument("column", required=False)
 @option("--limit", "Maximum number of versions to list per column.", type=click.IntRange(min=1), default=50)
 @store_option
-@json_option
 def history(row_key: str, column: str | None, limit: int, store: Datastore) -> int:
     """List the versions of a row, newest first.
 

@@ -18,10 +18,9 @@ from schemaless.ops.migrate.verify import check as check_cells
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    QueryCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -29,12 +28,11 @@ from schemaless.ui.terminal.output import (
 )
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @store_option
 @shards_option
 @option("--cold", "Also read the documents in cold files, and decode them.", is_flag=True)
 @workers_options
-@json_option
 def check(store: Datastore, shards: list[int], cold: bool, workers: int, dask: str | None) -> int:
     """Check every cell and the tables of every shard. Read-only.
 

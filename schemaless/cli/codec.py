@@ -36,10 +36,11 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
+    QueryCommand,
     ReadOnlyCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -68,9 +69,8 @@ def codec() -> None:
     """
 
 
-@codec.command("list", cls=ReadOnlyCommand)
+@codec.command("list", cls=QueryCommand)
 @store_option
-@json_option
 def list_(store: Datastore) -> int:
     """List dictionaries, and the codec of each column.
 
@@ -125,7 +125,7 @@ def list_(store: Datastore) -> int:
 _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 
-@codec.command()
+@codec.command(cls=JSONCommand)
 @store_option
 @option("--column NAME", "The column that the dictionary is for.", name="column_name", required=True)
 @option(
@@ -143,7 +143,6 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
     type=click.Choice(get_args(Values)),
     default="masked",
 )
-@json_option
 def train(
     store: Datastore, column_name: str, codec_name: str, level: int | None, seed: int | None, values: Values
 ) -> int:
@@ -317,10 +316,9 @@ def export_(store: Datastore, dictionary_ids: tuple[int, ...], output: Path | No
             sink.write(line + b"\n")
 
 
-@codec.command("import")
+@codec.command("import", cls=JSONCommand)
 @store_option
 @click.argument("file", metavar="FILE")
-@json_option
 def import_(store: Datastore, file: str) -> None:
     """Copy dictionaries from a file into the catalog.
 

@@ -22,11 +22,10 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    QueryCommand,
     estimate_json,
     estimate_text,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -37,7 +36,7 @@ from schemaless.ui.terminal.output import (
 _SHOWN = 12
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @store_option
 @option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True)
 @shards_option
@@ -51,7 +50,6 @@ _SHOWN = 12
 )
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
 @option("--all", "Show every codec that was tried.", name="show_all", is_flag=True)
-@json_option
 def advise(
     store: Datastore,
     columns: tuple[str, ...],

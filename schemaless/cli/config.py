@@ -25,7 +25,16 @@ from schemaless.topology.configuration import (
     with_datastore,
 )
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import ReadOnlyCommand, json_option, note, out, print_result, print_table, redacted
+from schemaless.ui.terminal.output import (
+    JSONCommand,
+    QueryCommand,
+    ReadOnlyCommand,
+    note,
+    out,
+    print_result,
+    print_table,
+    redacted,
+)
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 
@@ -55,9 +64,8 @@ class _Setting:
     source: str
 
 
-@config.command(cls=ReadOnlyCommand)
+@config.command(cls=QueryCommand)
 @datastore_option(required=False)
-@json_option
 @click.pass_context
 def show(ctx: click.Context, url: str | None) -> None:
     """Show each setting and its source.
@@ -132,11 +140,10 @@ def path() -> None:
     out().print(str(configuration_path()[0]))
 
 
-@config.command()
+@config.command(cls=JSONCommand)
 @click.argument("name")
 @click.argument("url")
 @option("--default", "Use this datastore when a command names none.", is_flag=True)
-@json_option
 def add(name: str, url: str, default: bool) -> None:
     """Give a datastore's URL a name in the configuration file.
 

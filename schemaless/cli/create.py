@@ -8,10 +8,10 @@ from schemaless.base.events import Advanced
 from schemaless.cli.option import option
 from schemaless.cli.options import engine_option
 from schemaless.ops.admin.create import create as create_datastore
-from schemaless.ui.terminal.output import counted, json_option, note, out, print_result, progress
+from schemaless.ui.terminal.output import JSONCommand, counted, note, out, print_result, progress
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @click.argument("name")
 @option(
     "--shards",
@@ -27,7 +27,6 @@ from schemaless.ui.terminal.output import counted, json_option, note, out, print
     required=True,
 )
 @engine_option
-@json_option
 def create(name: str, shards: int, clusters: tuple[str, ...], engine: str) -> None:
     """Create a datastore.
 

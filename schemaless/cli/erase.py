@@ -39,10 +39,11 @@ from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
+    QueryCommand,
     ReadOnlyCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_json,
@@ -67,10 +68,9 @@ def erase() -> None:
     """
 
 
-@erase.command(cls=ReadOnlyCommand)
+@erase.command(cls=QueryCommand)
 @target_options
 @store_option
-@json_option
 def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, store: Datastore) -> None:
     """Show what an erasure would erase, and where copies may remain.
 
@@ -86,10 +86,9 @@ def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str
     plan_and_show(store, targets)
 
 
-@erase.command(cls=ReadOnlyCommand)
+@erase.command(cls=QueryCommand)
 @click.argument("number", type=click.IntRange(1), required=False)
 @store_option
-@json_option
 def status(number: int | None, store: Datastore) -> None:
     """Show erasures and who has not acknowledged them.
 
@@ -118,7 +117,7 @@ def _row(entry: Erasure) -> list[str]:
     return [entry.reason, entry.kind, entry.requested_by, *steps, str(entry.number)]
 
 
-@erase.command(cls=ReadOnlyCommand)
+@erase.command(cls=QueryCommand)
 @click.argument("number", type=click.IntRange(1))
 @store_option
 @option(
@@ -128,7 +127,6 @@ def _row(entry: Erasure) -> list[str]:
     type=click.Path(path_type=Path),
     multiple=True,
 )
-@json_option
 def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
     """Search for what an erasure should have removed.
 
@@ -163,11 +161,10 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
     return 0 if found.clean and found.status.state in ("acknowledged", "verified") else EXIT_FAILED
 
 
-@erase.command()
+@erase.command(cls=JSONCommand)
 @click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True)
 @store_option
 @execute_option()
-@json_option
 def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     """Erase the originals of erased cells from archives.
 
@@ -192,7 +189,7 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     return EXIT_FAILED if any(each.skipped for each in files) else 0
 
 
-@erase.command()
+@erase.command(cls=JSONCommand)
 @store_option
 @option(
     "--from FILE",
@@ -203,7 +200,6 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
 @execute_option()
 @workers_options
 @throttle_options
-@json_option
 def replay(
     store: Datastore, ledger_file: str | None, execute: bool, workers: int, dask: str | None, thresholds: Thresholds
 ) -> None:

@@ -21,7 +21,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
 from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import json_option, note
+from schemaless.ui.terminal.output import JSONCommand, note
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +80,7 @@ def _target(text: str) -> Target:
     return target(row_key_of(str(fields["row_key"])), fields.get("column_name"), fields.get("ref_key"))
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @target_options
 @store_option
 @option("--reason CODE", "The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
@@ -88,7 +88,6 @@ def _target(text: str) -> Target:
 @option("--erasure N", "Continue or complete this erasure.", name="number", type=click.IntRange(1))
 @execute_option("Erase. Without this option, the command shows what it would erase.")
 @run_options("Continue this job; all other options are ignored.")
-@json_option
 def run(
     row_key: str | None,
     column: str | None,

@@ -34,11 +34,11 @@ from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     facts,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -94,7 +94,7 @@ def export() -> None:
     """
 
 
-@export.command()
+@export.command(cls=JSONCommand)
 @option("--to DIR|URI", "A folder, or a URI such as s3://bucket/path.  [required, except with --infer]", name="uri")
 @option("--name NAME", "Name of the export.", default=DEFAULT_NAME)
 @option("--column NAME", "Only cells of this column; may be repeated.  [default: all]", name="columns", multiple=True)
@@ -122,7 +122,6 @@ def export() -> None:
 @option("--skip-corrupt", "Export cells whose body does not decode, with a null body.", is_flag=True)
 @stop_option
 @store_option
-@json_option
 def parquet(
     uri: str | None,
     name: str,
@@ -187,10 +186,9 @@ def parquet(
     return EXIT_FAILED if status.has_faults or ended.gave_up else 0
 
 
-@export.command(cls=ReadOnlyCommand)
+@export.command(cls=QueryCommand)
 @click.argument("name", required=False)
 @store_option
-@json_option
 def status(name: str | None, store: Datastore) -> int:
     """Show the progress and content of exports.
 
@@ -227,10 +225,9 @@ def status(name: str | None, store: Datastore) -> int:
     return EXIT_FAILED if unreadable or any(found.has_faults for found in statuses) else 0
 
 
-@export.command(cls=ReadOnlyCommand)
+@export.command(cls=QueryCommand)
 @_target_option
 @option("--latest", "List the files of the latest versions instead.", is_flag=True)
-@json_option
 def files(uri: str, latest: bool) -> None:
     """List the Parquet files of an export, as recorded in its manifest.
 
@@ -247,11 +244,10 @@ def files(uri: str, latest: bool) -> None:
         out().print(each, soft_wrap=True)
 
 
-@export.command()
+@export.command(cls=JSONCommand)
 @_target_option
 @_file_option("Merge files into larger ones of up to about this size, as JSON text.")
 @_min_free_option
-@json_option
 def compact(uri: str, file_bytes: float, min_free_bytes: int | None) -> int:
     """Merge the small files of an export.
 

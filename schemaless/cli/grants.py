@@ -20,7 +20,7 @@ from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, json_option, note, out, print_result
+from schemaless.ui.terminal.output import EXIT_FAILED, JSONCommand, counted, note, out, print_result
 from schemaless.wire.accounts import Account
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -42,7 +42,7 @@ _DESCRIPTIONS: dict[Role, str] = {
 }
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @option("--role", "The role to grant, from the list above.", type=click.Choice(ROLES), required=True)
 @option("--account NAME[@HOST]", "The account, such as app@'10.0.%'.  [default: the role's name, from any host]")
 @datastore_option(required=False)
@@ -62,7 +62,6 @@ _DESCRIPTIONS: dict[Role, str] = {
 @option("--apply", "Run the SQL on these servers, as the account of --url or --cluster.", name="applies", is_flag=True)
 @option("--no-server-wide", "Grant nothing on *.*; docs/operations.md says what that costs.", is_flag=True)
 @option("--partial-revokes", "Print SQL for servers that run with partial_revokes=ON.", is_flag=True)
-@json_option
 def grants(
     role: Role,
     account: str | None,

@@ -26,10 +26,10 @@ from schemaless.store.indexes.registry import BACKFILLING, DROPPING, READY, Inde
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     facts,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -65,7 +65,7 @@ def index() -> None:
     """
 
 
-@index.command()
+@index.command(cls=JSONCommand)
 @click.argument("name")
 @option(
     "--shard-field FIELD",
@@ -79,7 +79,6 @@ def index() -> None:
     multiple=True,
 )
 @url_option
-@json_option
 def create(name: str, shard_field: str, fields: tuple[str, ...], url: str) -> None:
     """Create a secondary index, to be filled by workers.
 
@@ -126,11 +125,10 @@ def _note_next(name: str) -> None:
     note(f"  schemaless index run {name}")
 
 
-@index.command()
+@index.command(cls=JSONCommand)
 @click.argument("name")
 @execute_option()
 @store_option
-@json_option
 def rebuild(name: str, execute: bool, store: Datastore) -> None:
     """Build an index again, beside the present one.
 
@@ -169,13 +167,12 @@ def rebuild(name: str, execute: bool, store: Datastore) -> None:
         out().print(f"index {name} (number {entry.number}) would be rebuilt")
 
 
-@index.command()
+@index.command(cls=JSONCommand)
 @click.argument("names", nargs=-1)
 @workers_option
 @option("--once", "Exit once all cells and erasures stored so far have been processed.", is_flag=True)
 @stop_option
 @store_option
-@json_option
 def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, store: Datastore) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
@@ -222,10 +219,9 @@ def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, store: 
 _FAULTS_SHOWN: Final = 16
 
 
-@index.command(cls=ReadOnlyCommand)
+@index.command(cls=QueryCommand)
 @click.argument("name", required=False)
 @store_option
-@json_option
 def status(name: str | None, store: Datastore) -> int:
     """Show the state of an index, or of all indexes.
 
@@ -323,13 +319,12 @@ def status_json(index: IndexStatus) -> dict[str, Any]:
 _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 
 
-@index.command()
+@index.command(cls=JSONCommand)
 @click.argument("name")
 @option("--repair", "Repair the faults; needs --execute.", is_flag=True)
 @shards_option
 @option("--execute", "Make the change. Without this option, the command only says what it would do.", is_flag=True)
 @store_option
-@json_option
 def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
     """Compare each row with its entry, and each entry with its row.
 
@@ -393,7 +388,7 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     return total
 
 
-@index.command()
+@index.command(cls=JSONCommand)
 @click.argument("name")
 @option("--number N", "Drop only the index with this number, if several have the name.", type=CatalogId())
 @option(
@@ -401,7 +396,6 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
 )
 @execute_option()
 @store_option
-@json_option
 def drop(name: str, number: int | None, replaced: bool, execute: bool, store: Datastore) -> None:
     """Drop an index.
 

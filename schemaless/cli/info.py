@@ -22,9 +22,8 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    QueryCommand,
     counted,
-    json_option,
     out,
     print_result,
     print_rows,
@@ -35,11 +34,10 @@ from schemaless.ui.terminal.output import (
 _KINDS: Final = ("whole", "deltas", "cold")
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @store_option
 @option("--count", "Count cells exactly; by default, InnoDB's estimate is shown, which may be far off.", is_flag=True)
 @option("--all", "Also show the placement rule, and the sizes of other tables.", name="internals", is_flag=True)
-@json_option
 def info(store: Datastore, count: bool, internals: bool) -> None:
     """Show a datastore's topology and cell counts.
 

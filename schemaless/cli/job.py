@@ -23,11 +23,10 @@ from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    QueryCommand,
     as_json,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -64,9 +63,8 @@ def job() -> None:
     """
 
 
-@job.command("list", cls=ReadOnlyCommand)
+@job.command("list", cls=QueryCommand)
 @store_option
-@json_option
 def list_(store: Datastore) -> None:
     """List all jobs, newest last, and what they wait for.
 
@@ -89,10 +87,9 @@ def list_(store: Datastore) -> None:
             note(f"job {job.job_id} waits on {cluster}: {reason}")
 
 
-@job.command(cls=ReadOnlyCommand)
+@job.command(cls=QueryCommand)
 @_job_argument
 @option("--shards", "Show the state of each shard.", name="each_shard", is_flag=True)
-@json_option
 def show(store: Datastore, job_id: int | None, each_shard: bool) -> None:
     """Show the progress of a job.
 

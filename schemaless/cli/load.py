@@ -29,10 +29,10 @@ from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
     counted,
     facts,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -42,7 +42,7 @@ from schemaless.ui.terminal.output import (
 _REASONS_SHOWN: Final = 20
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @url_option
 @option("--column NAME", "The column_name of every loaded cell.")
@@ -68,7 +68,6 @@ _REASONS_SHOWN: Final = 20
     "Skip lines that cannot be loaded, and write them to this new file.",
     type=click.Path(path_type=Path),
 )
-@json_option
 def load(
     files: tuple[str, ...],
     url: str,

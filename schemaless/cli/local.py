@@ -24,12 +24,12 @@ from schemaless.local.replication import session
 from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     error,
     facts,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -92,7 +92,7 @@ _SQL_TOKENS: Final = re.compile(
 """Matches semicolons, and literals, names and comments, which may have some."""
 
 
-@local.command()
+@local.command(cls=JSONCommand)
 @option("--servers", "Minimum number of servers.", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2)
 @option(
     "--replicas",
@@ -117,7 +117,6 @@ _SQL_TOKENS: Final = re.compile(
 )
 @option("--option NAME=VALUE", "A server option; may be repeated.", name="options", multiple=True)
 @folder_option
-@json_option
 def up(
     servers: int,
     replicas: int,
@@ -203,10 +202,9 @@ def _echo_command(*parts: str) -> None:
     out().print(" \\\n    ".join(parts), soft_wrap=True)
 
 
-@local.command(cls=ReadOnlyCommand)
+@local.command(cls=QueryCommand)
 @folder_option
 @option("--url N", "Print only the URL of server N, for use in a script.", name="number", type=click.IntRange(1))
-@json_option
 def status(folder: Path, number: int | None) -> int:
     """Show the state of servers, replication and group membership.
 
@@ -339,10 +337,9 @@ def _what(state: ServerStatus) -> str:
     return "in its group" if "group" in state.features else "replicating"
 
 
-@local.command()
+@local.command(cls=JSONCommand)
 @option("--delete", "Also remove the folder, with all data of the servers.", is_flag=True)
 @folder_option
-@json_option
 def down(delete: bool, folder: Path) -> None:
     """Stop the servers, and wait until they have stopped.
 

@@ -31,12 +31,11 @@ from schemaless.ops.migrate.plan import (
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
     facts,
-    json_option,
     line_break,
     note,
     out,
@@ -73,13 +72,12 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @migrate_spec  # before the datastore is opened
 @store_option
 @rewrite_options
 @option("--exact", "Read and re-encode every cell instead of a sample.", is_flag=True)
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)
-@json_option
 def plan(store: Datastore, spec: MigrateSpec, shards: list[int], exact: bool, seed: int | None) -> None:
     """Predict what a migration would find, change and cost. Read-only.
 

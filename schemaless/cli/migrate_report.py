@@ -19,13 +19,12 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
     facts,
     hint,
-    json_option,
     out,
     print_result,
     print_rows,
@@ -37,13 +36,12 @@ from schemaless.ui.terminal.shown import csv_of
 _ROWS_SHOWN = 40
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @store_option
 @job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
 @option("--csv FILE", "Also write a CSV file; - prints CSV only.", name="csv_file", type=OutputFile())
 @option("--html FILE", "Also write an HTML page with charts.", name="html_file", type=OutputFile())
 @option("--all", "Also print the figures of each cluster, shard and column.", name="show_all", is_flag=True)
-@json_option
 def report(store: Datastore, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool) -> None:
     """Show the effect of a migration on space.
 

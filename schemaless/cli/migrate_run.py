@@ -30,9 +30,9 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import unwritable_folder
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
     counted,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -43,7 +43,7 @@ from schemaless.ui.terminal.output import (
 _FAILURES_SHOWN = 20
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @migrate_spec  # before the datastore is opened
 @store_option
 @rewrite_options
@@ -67,7 +67,6 @@ _FAILURES_SHOWN = 20
     default=200,
 )
 @option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
-@json_option
 def run(store: Datastore, spec: MigrateSpec, shards: list[int], execute: bool, how: JobRun) -> int:
     """Re-encode every body that is not in the target codec.
 

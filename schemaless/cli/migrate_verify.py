@@ -30,11 +30,11 @@ from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyRe
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     facts,
     hint,
-    json_option,
     note,
     out,
     print_result,
@@ -124,7 +124,7 @@ def _share(text: str) -> float:
     return share
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @store_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
 @option("--shards LIST", "Verify only these shards, such as 0-3,8.  [default: all shards of the job]", name="only")
@@ -138,7 +138,6 @@ def _share(text: str) -> float:
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
 @option("--no-archive", "Do not compare with the originals in the archive.", is_flag=True)
 @proof_options
-@json_option
 def verify(
     store: Datastore,
     job_id: int | None,
@@ -225,7 +224,7 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     return "; ".join(parts)
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @store_option
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
 @shards_option
@@ -235,7 +234,6 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
     "[default: all migrations in the archive, newest first]"
 )
 @option("--full-row-images", "Write full row images to the binary log, for its consumers.", is_flag=True)
-@json_option
 def restore(
     store: Datastore,
     folders: tuple[Path, ...],
@@ -331,7 +329,7 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @store_option
 @job_option("The migration to finalise.  [default: the last that replaced a body]")
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
@@ -341,7 +339,6 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
     is_flag=True,
 )
 @proof_options
-@json_option
 def finalise(
     store: Datastore,
     job_id: int | None,

@@ -32,11 +32,11 @@ from schemaless.ops.migrate.rebuild import run as run_rebuild
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
     counted,
     estimate_json,
     estimate_text,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -47,7 +47,7 @@ from schemaless.ui.terminal.output import (
 from schemaless.ui.terminal.progress import duration
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @as_spec(RebuildSpec)  # before the datastore is opened
 @store_option
 @shards_option
@@ -74,7 +74,6 @@ from schemaless.ui.terminal.progress import duration
     default=2,
 )
 @option("--attempts", "Maximum number of attempts per shard.", type=click.IntRange(1, MOST_TRIES), default=30)
-@json_option
 def rebuild(store: Datastore, shards: list[int], execute: bool, how: JobRun, spec: RebuildSpec) -> int:
     """Rebuild tables to give free space back to the disk.
 

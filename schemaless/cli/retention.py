@@ -22,10 +22,10 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -85,10 +85,9 @@ def set_(column: str, store: Datastore, days: int | None, versions: int | None, 
         out().print(f"{column}: {policy}; 'schemaless retention plan' shows what that erases")
 
 
-@retention.command(cls=ReadOnlyCommand)
+@retention.command(cls=QueryCommand)
 @store_option
 @option("--released", "Also list holds that have ended.", is_flag=True)
-@json_option
 def show(store: Datastore, released: bool) -> None:
     """Show policies and legal holds.
 
@@ -150,10 +149,9 @@ def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
     out().print(f"released for {held_by}: {counted(released, 'hold')}")
 
 
-@retention.command(cls=ReadOnlyCommand)
+@retention.command(cls=QueryCommand)
 @store_option
 @shards_option
-@json_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Count the cells that a run would erase now.
 
@@ -167,11 +165,10 @@ def plan(store: Datastore, shards: list[int]) -> None:
     _plan_and_show(store, shards)
 
 
-@retention.command()
+@retention.command(cls=JSONCommand)
 @store_option
 @execute_option("Erase. Without this option, the command counts what it would erase.")
 @run_options("Continue this job; all other options are ignored.")
-@json_option
 def run(store: Datastore, execute: bool, how: JobRun) -> None:
     """Erase expired cells.
 
@@ -201,10 +198,9 @@ def run(store: Datastore, execute: bool, how: JobRun) -> None:
     _show_outcome(outcome)
 
 
-@retention.command(cls=ReadOnlyCommand)
+@retention.command(cls=QueryCommand)
 @store_option
 @job_option("The job to show.  [default: the latest run]")
-@json_option
 def status(store: Datastore, job_id: int | None) -> None:
     """Show what a run has erased, and the space it has freed.
 

@@ -16,9 +16,9 @@ from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_
 from schemaless.topology.configuration import datastore_url
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
-    json_option,
     note,
     out,
     print_result,
@@ -36,9 +36,8 @@ def schema() -> None:
     """
 
 
-@schema.command(cls=ReadOnlyCommand)
+@schema.command(cls=QueryCommand)
 @url_option
-@json_option
 def status(url: str) -> int:
     """Show the schema revisions of the catalog and of the shards.
 
@@ -83,12 +82,11 @@ def _print_revisions(states: list[DatabaseState]) -> None:
     )
 
 
-@schema.command()
+@schema.command(cls=JSONCommand)
 @url_option
 @option(
     "--at-once", "Number of databases to upgrade at a time on each server.", type=click.IntRange(min=1), default=AT_ONCE
 )
-@json_option
 def upgrade(url: str, at_once: int) -> int:
     """Upgrade all databases to this version's schema revision.
 

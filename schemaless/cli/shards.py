@@ -17,10 +17,10 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -49,11 +49,10 @@ def shards() -> None:
     """
 
 
-@shards.command(cls=ReadOnlyCommand)
+@shards.command(cls=QueryCommand)
 @store_option
 @job_option("The move to show.  [default: the unfinished one, or the last]")
 @option("--all", "Show the shards of all moves.", name="show_all", is_flag=True)
-@json_option
 def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
     """Show the phase of each shard of a move.
 
@@ -74,11 +73,10 @@ def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
     show_records(records)
 
 
-@shards.command()
+@shards.command(cls=JSONCommand)
 @store_option
 @job_option("The number of the move.  [default: the unfinished one]")
 @option("--uncompared", "Skip comparing a moved shard if its old server cannot be reached.", is_flag=True)
-@json_option
 def abort(store: Datastore, job_id: int | None, uncompared: bool) -> int:
     """Abort a move for good.
 
@@ -107,10 +105,9 @@ def abort(store: Datastore, job_id: int | None, uncompared: bool) -> int:
 _NAMED = 5
 
 
-@shards.command()
+@shards.command(cls=JSONCommand)
 @shards_option
 @store_option
-@json_option
 def verify(shards: list[int], store: Datastore) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
@@ -167,11 +164,10 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
                 note(f"shard {compared.record.shard}: {counted(len(ids), 'cell')} {what}, by added_id: {named}")
 
 
-@shards.command("drop-moved")
+@shards.command("drop-moved", cls=JSONCommand)
 @shards_option
 @execute_option("Drop the tables. Without this option, the command only lists them.")
 @store_option
-@json_option
 def drop_moved(shards: list[int], execute: bool, store: Datastore) -> int:
     """Drop the old tables of moved shards.
 

@@ -26,12 +26,12 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -81,9 +81,8 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @_which_options
-@json_option
 def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
     """Estimate the size and duration of a move. Read-only.
 
@@ -104,7 +103,7 @@ def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
     return _plan(store, spec, None if which.balanced else _shards(store, which.numbers, spec.drain))
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @_which_options
 @option("--execute", "Move the shards. Without this option, the command only prints the plan.", is_flag=True)
 @run_options("Resume this job, with the shards, target and options that it was started with.")
@@ -123,7 +122,6 @@ def plan(which: _Which, unchecked: bool, store: Datastore) -> int:
     type=FiniteRange(0, MOST_GIVE_UP_S, min_open=True),
     default=3600.0,
 )
-@json_option
 def move(
     which: _Which,
     unchecked: bool,

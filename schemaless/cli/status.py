@@ -23,10 +23,9 @@ from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    QueryCommand,
     as_json,
     counted,
-    json_option,
     note,
     out,
     print_result,
@@ -39,7 +38,7 @@ _TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
 
 
-@click.command(cls=ReadOnlyCommand)
+@click.command(cls=QueryCommand)
 @url_option
 @option("--watch", "Show the status again every two seconds, until Ctrl-C.", is_flag=True)
 @option(
@@ -61,7 +60,6 @@ _READ_TIMEOUT_S: Final = 10.0
     default=100 * DEFAULT_OPTIONS.disk_full_from,
 )
 @monitor_options
-@json_option
 def status(
     url: str, watch: bool, listen: str | None, remote: bool, fast: bool, full_percent: float, options: MonitorOptions
 ) -> int:

@@ -27,10 +27,10 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -143,10 +143,9 @@ def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> 
         out().print(f"{column}: {policy}; 'schemaless tier plan' shows what that frees")
 
 
-@tier.command(cls=ReadOnlyCommand)
+@tier.command(cls=QueryCommand)
 @store_option
 @shards_option
-@json_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Predict what a run would free, and the size of its files.
 
@@ -186,12 +185,11 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     )
 
 
-@tier.command()
+@tier.command(cls=JSONCommand)
 @store_option
 @shards_option
 @execute_option("Write cold files and replace bodies. Without this option, the command predicts what that frees.")
 @run_options("Continue this job; all other options are ignored.")
-@json_option
 def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
     """Move the documents of old cells into cold files.
 
@@ -227,13 +225,12 @@ def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
     return _left(result["left_cells"], ended)
 
 
-@tier.command()
+@tier.command(cls=JSONCommand)
 @store_option
 @shards_option
 @option("--column NAME", "Only this column; repeat for more.", name="columns", multiple=True)
 @execute_option("Put documents back. Without this option, the command counts them.")
 @run_options("Continue this job; all other options are ignored.")
-@json_option
 def recall(store: Datastore, shards: list[int], columns: tuple[str, ...], execute: bool, how: JobRun) -> int:
     """Put cold documents back into the database.
 
@@ -268,12 +265,11 @@ def recall(store: Datastore, shards: list[int], columns: tuple[str, ...], execut
     return _left(result["left_cells"], ended)
 
 
-@tier.command()
+@tier.command(cls=JSONCommand)
 @store_option
 @shards_option
 @option("--keep-days N", "Keep them this long.  [default: as in tier store]", type=click.IntRange(0, MOST_DAYS))
 @execute_option("Delete files. Without this option, the command counts what is there.")
-@json_option
 def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: bool) -> int:
     """Delete files that no cell refers to, once no backup needs them.
 
@@ -298,10 +294,9 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
     return 0
 
 
-@tier.command(cls=ReadOnlyCommand)
+@tier.command(cls=QueryCommand)
 @store_option
 @shards_option
-@json_option
 def status(store: Datastore, shards: list[int]) -> int:
     """Show cells and bytes of both tiers, and the cold files.
 
@@ -341,10 +336,9 @@ def _show_status(store: Datastore, shards: Sequence[int]) -> int:
     return 0
 
 
-@tier.command("verify", cls=ReadOnlyCommand)
+@tier.command("verify", cls=QueryCommand)
 @store_option
 @shards_option
-@json_option
 def verify_(store: Datastore, shards: list[int]) -> int:
     """Read every cold file and compare it with the cells.
 

@@ -24,9 +24,9 @@ from schemaless.ops.failover.clusters import add_cluster as add
 from schemaless.ops.failover.states import NodeState, node_states
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     counted,
-    json_option,
     note,
     out,
     print_result,
@@ -55,9 +55,8 @@ def topology() -> None:
     """
 
 
-@topology.command(cls=ReadOnlyCommand)
+@topology.command(cls=QueryCommand)
 @url_option
-@json_option
 def show(url: str) -> int:
     """Show every server and its state.
 
@@ -119,14 +118,13 @@ def _writes(state: NodeState) -> str:
     return {None: "-", True: "read-only", False: "yes"}[state.read_only]
 
 
-@topology.command("add-cluster")
+@topology.command("add-cluster", cls=JSONCommand)
 @click.argument("primary", metavar="PRIMARY_URL")
 @option("--name NAME", "The name of the cluster.  [default: the next cluster-N]")
 @option("--replica URL", "A replica of PRIMARY_URL; may be repeated.", name="replicas", multiple=True)
 @engine_option
 @timeout_option
 @url_option
-@json_option
 def add_cluster(
     primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str
 ) -> None:
@@ -168,12 +166,11 @@ def add_cluster(
         say_reconnect()
 
 
-@topology.command("add-replica")
+@topology.command("add-replica", cls=JSONCommand)
 @click.argument("replica", metavar="REPLICA_URL")
 @cluster_option
 @timeout_option
 @url_option
-@json_option
 def add_replica(replica: str, cluster: str, timeout_s: float, url: str) -> None:
     """Add a replica to the catalog.
 
@@ -199,11 +196,10 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str) -> None:
         say_reconnect()
 
 
-@topology.command("remove-replica")
+@topology.command("remove-replica", cls=JSONCommand)
 @click.argument("replica", metavar="REPLICA_URL")
 @cluster_option
 @url_option
-@json_option
 def remove_replica(replica: str, cluster: str, url: str) -> None:
     """Remove a replica from the catalog.
 
@@ -239,7 +235,7 @@ def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str)
     note(f"what {cluster} should have is recorded")
 
 
-@topology.command("set-primary")
+@topology.command("set-primary", cls=JSONCommand)
 @click.argument("primary", metavar="PRIMARY_URL")
 @cluster_option
 @option(
@@ -251,7 +247,6 @@ def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str)
 @option("--drop-replicas", "Remove from the catalog any replicas that do not follow the new primary.", is_flag=True)
 @timeout_option
 @url_option
-@json_option
 def set_primary(primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str) -> None:
     """Change a cluster's primary in the catalog.
 

@@ -29,11 +29,11 @@ from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    JSONCommand,
     as_json,
     counted,
     data_sink,
     facts,
-    json_option,
     note,
     out,
     print_result,
@@ -127,7 +127,7 @@ def say_change(change: NodeChange, text: str) -> None:
     out().print(text)
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @click.argument("primary", metavar="PRIMARY_URL")
 @cluster_option
 @option(
@@ -143,7 +143,6 @@ def say_change(change: NodeChange, text: str) -> None:
     default=failover.TIMEOUT_S,
 )
 @url_option
-@json_option
 def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str) -> None:
     """Make all programs write to a promoted server.
 
@@ -172,7 +171,7 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     say_adoption(done)
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @option("--once", "Check once and exit.", is_flag=True)
 @option(
     "--interval SECONDS",
@@ -182,7 +181,6 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     default=1.0,
 )
 @url_option
-@json_option
 def watch(once: bool, interval_s: float, url: str) -> int:
     """Adopt the primaries that groups elect, until Ctrl-C.
 

@@ -18,7 +18,7 @@ from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.job_progress import JobProgress
-from schemaless.ui.terminal.output import json_option, note, out, print_result, progress
+from schemaless.ui.terminal.output import JSONCommand, note, out, print_result, progress
 
 
 def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -33,7 +33,7 @@ def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[st
     return servers
 
 
-@click.command()
+@click.command(cls=JSONCommand)
 @option(
     "--map OLD=NEW",
     "Server of a cluster: OLD is the cluster's name or its old primary's address, NEW the URL of its new primary. "
@@ -54,7 +54,6 @@ def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[st
     is_flag=True,
 )
 @url_option
-@json_option
 def restored(servers: dict[str, str], ledger_file: str | None, replaces_original: bool, url: str) -> None:
     """Give a restored datastore its own servers.
 

@@ -32,13 +32,13 @@ from schemaless.store.triggers.declaration import import_trigger
 from schemaless.store.triggers.supervision import caught_up, prepare, trigger_supervisor
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    ReadOnlyCommand,
+    JSONCommand,
+    QueryCommand,
     as_json,
     counted,
     error,
     facts,
     hint,
-    json_option,
     key_json,
     note,
     out,
@@ -76,14 +76,13 @@ def trigger() -> None:
     """
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("target", metavar="MODULE:NAME")
 @workers_option
 @option("--once", "Exit once all cells and erasures that are stored now have been processed.", is_flag=True)
 @stop_option
 @allow_nan_option
 @url_option
-@json_option
 def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, url: str) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
@@ -133,11 +132,10 @@ def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, u
     return EXIT_FAILED if trigger.stands or ended.gave_up or ended.paused else 0
 
 
-@trigger.command(cls=ReadOnlyCommand)
+@trigger.command(cls=QueryCommand)
 @click.argument("name", required=False)
 @option("--shards", "Show every shard, however many there are.", name="each_shard", is_flag=True)
 @store_option
-@json_option
 def status(name: str | None, each_shard: bool, store: Datastore) -> int:
     """Show the state of a trigger, or of all triggers.
 
@@ -241,10 +239,9 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
     }
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @store_option
-@json_option
 def pause(name: str, store: Datastore) -> None:
     """Pause a trigger: workers make no calls until it is resumed.
 
@@ -259,10 +256,9 @@ def pause(name: str, store: Datastore) -> None:
     out().print(f"{name} is paused; 'schemaless trigger resume {name}' resumes it")
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @store_option
-@json_option
 def resume(name: str, store: Datastore) -> None:
     """Resume a paused trigger and stopped shards.
 
@@ -279,11 +275,10 @@ def resume(name: str, store: Datastore) -> None:
     out().print(f"{name} is running again; {restarted} stopped shards were restarted")
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @execute_option()
 @store_option
-@json_option
 def remove(name: str, execute: bool, store: Datastore) -> None:
     """Remove a trigger, with its progress and parked cells.
 
@@ -302,7 +297,7 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
     out().print(f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells")
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @option("--from-beginning", "Continue from the first cell.", is_flag=True)
 @option("--location", "Continue after this added_id; for one shard only.", type=click.IntRange(min=0))
@@ -310,7 +305,6 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
 @shards_option
 @execute_option()
 @store_option
-@json_option
 def reset(
     name: str,
     from_beginning: bool,
@@ -372,15 +366,13 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
         option("--all", "All parked cells, or all those in --shards.", name="everything", is_flag=True),
         execute_option(),
         store_option,
-        json_option,
     )
 
 
-@trigger.command(cls=ReadOnlyCommand)
+@trigger.command(cls=QueryCommand)
 @click.argument("name")
 @shards_option
 @store_option
-@json_option
 def parked(name: str, shards: list[int], store: Datastore) -> None:
     """List the cells that a trigger has parked, and their errors.
 
@@ -407,7 +399,7 @@ def parked(name: str, shards: list[int], store: Datastore) -> None:
     _show_parked(cells, count)
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @_cell_options
 def replay(name: str, **chosen: Any) -> None:
@@ -425,7 +417,7 @@ def replay(name: str, **chosen: Any) -> None:
     _treat(Triggers.replay, name, "will be tried again", "would be tried again", **chosen)
 
 
-@trigger.command()
+@trigger.command(cls=JSONCommand)
 @click.argument("name")
 @_cell_options
 def skip(name: str, **chosen: Any) -> None:

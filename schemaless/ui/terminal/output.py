@@ -39,14 +39,29 @@ def _set_json(context: click.Context, option: click.Parameter, given: bool) -> N
     _as_json = given
 
 
-json_option: Final = click.option(
-    "--json", "as_json", is_flag=True, expose_value=False, callback=_set_json, help="Print the result as JSON."
-)
-"""With this option, ``print_result`` prints JSON on standard output and ``out()`` nothing; notes stay the same."""
+class JSONCommand(click.Command):
+    """Command with the option ``--json``.
+
+    With it, ``print_result`` prints JSON on standard output and ``out()`` nothing; notes stay the same.
+    """
+
+    def __init__(self, name: str | None, *, params: list[click.Parameter] | None = None, **settings: Any) -> None:
+        option = click.Option(
+            ["--json", "as_json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            help="Print the result as JSON.",
+        )
+        super().__init__(name, params=[*(params or ()), option], **settings)
 
 
 class ReadOnlyCommand(click.Command):
     """Command that never changes stored data; an interrupted one reports that nothing was changed."""
+
+
+class QueryCommand(JSONCommand, ReadOnlyCommand):
+    """Read-only command with the option ``--json``."""
 
 
 class _Console(Console):
