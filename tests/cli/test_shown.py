@@ -17,7 +17,7 @@ from schemaless.cli.options import shards_of
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages import capacity_json
 from schemaless.ui.terminal import output
-from schemaless.ui.terminal.shown import CSVText, JSONTerminal, shown, shown_json
+from schemaless.ui.terminal.shown import CSVText, JSONTerminal, csv_of, shown, shown_json
 
 pytestmark = pytest.mark.guarantee("terminal-text")
 
@@ -136,8 +136,9 @@ def test_csv_text_is_no_formula(name):
 
 def test_every_csv_output_is_escaped():
     """There is no other writer of CSV on the command line."""
+    assert capacity_json.CSVText is CSVText
+    assert bench.csv_of is migrate_report.csv_of is csv_of
     for module in (bench, capacity_json, migrate_report):
-        assert module.CSVText is CSVText
         assert not hasattr(module, "csv")
 
 
