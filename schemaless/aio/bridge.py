@@ -17,8 +17,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec
 
+from schemaless.base.type_variables import T
 from schemaless.errors import WrongEventLoop
 
 try:
@@ -27,7 +28,6 @@ except ModuleNotFoundError:
     raise ModuleNotFoundError("schemaless.aio needs greenlet: pip install 'schemaless-store[async]'") from None
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 _MAX_IDLE: Final = 32
 """Maximum number of idle greenlets to keep; a call that finds none idle creates a new one."""

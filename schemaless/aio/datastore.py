@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from schemaless.aio.runtime import EventLoop
+from schemaless.base.type_variables import T
 from schemaless.store.arrow.reader import Since, each_batch
 from schemaless.store.datastore import Datastore
 from schemaless.store.indexes.query import Index
@@ -18,7 +19,6 @@ from schemaless.topology.pinging import Ping, ping_server
 
 P = ParamSpec("P")
 S = TypeVar("S")
-T = TypeVar("T")
 D = TypeVar("D")
 
 _END: Final[Any] = object()

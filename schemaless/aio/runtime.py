@@ -9,15 +9,15 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 from schemaless.aio import bridge
 from schemaless.aio.slots import AsyncSlots
 from schemaless.aio.sockets import AsyncTLSWire, AsyncWire
+from schemaless.base.type_variables import T
 from schemaless.wire.connection_slots import LiveObjects
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class EventLoop:

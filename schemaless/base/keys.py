@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
+from schemaless.base.type_variables import T
 from schemaless.cell import CellKey, RowKey
 from schemaless.errors import InvalidCell, InvalidInput
 
-T = TypeVar("T")
 U = TypeVar("U")
 
 MAX_REF_KEY: Final = (1 << 63) - 1

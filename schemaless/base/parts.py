@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from schemaless.base.type_variables import T
+
 K = TypeVar("K")
-T = TypeVar("T")
 
 
 def parts(

@@ -9,10 +9,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from schemaless.aio.datastore import AsyncDatastore
 from schemaless.base.events import Event
+from schemaless.base.type_variables import T
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.catching_up import catch_up_unless
 from schemaless.ops.erasure.job import finish
@@ -20,8 +20,6 @@ from schemaless.ops.erasure.status import ErasureStatus
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import opening_of
 from schemaless.store.triggers.declaration import Trigger
-
-T = TypeVar("T")
 
 
 async def catch_up(

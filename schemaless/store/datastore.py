@@ -19,6 +19,7 @@ from schemaless.base.keys import (
     row_key_bytes,
 )
 from schemaless.base.numbers import check_number
+from schemaless.base.type_variables import T
 from schemaless.cell import Cell, ErasedCell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
@@ -31,7 +32,7 @@ from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.query import Index
 from schemaless.store.indexes.registry import IndexEntry
 from schemaless.store.internals import Internals
-from schemaless.store.typed import Column, T, Upcast
+from schemaless.store.typed import Column, Upcast
 from schemaless.topology.model import check_shard
 from schemaless.topology.pinging import Ping, ping_server
 from schemaless.topology.placement import shard_for

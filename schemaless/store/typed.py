@@ -7,14 +7,14 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol
 
 from schemaless.base.keys import cell_key, check_column_name, check_each, row_key_bytes
+from schemaless.base.type_variables import T
 from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, Put, RowKey
 from schemaless.errors import DocumentMismatch, InvalidBody, InvalidInput
 from schemaless.topology.shards import ReadFrom
 
-T = TypeVar("T")
 Upcast = Callable[[Any], Any]
 """Function that converts a document of an older shape to the current one, and returns any other as it is."""
 

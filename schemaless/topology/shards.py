@@ -7,10 +7,11 @@ import math
 import random
 import time
 from collections.abc import Callable
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from schemaless.base.keys import shard_database
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.errors import (
     InvalidInput,
     ServerError,
@@ -31,8 +32,6 @@ from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 from schemaless.wire.pools import Pools
 from schemaless.wire.runtime import Runtime
-
-T = TypeVar("T")
 
 FeedFrom = Literal["primary", "replica"]
 """Node type that the change feed reads from. Even if that is a replica, the primary decides which cells are settled."""

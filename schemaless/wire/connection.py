@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from schemaless.base.type_variables import T
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.wire.driver import DriverConnection, Reply
 from schemaless.wire.errors import ConnectionLost, Deadlock, is_drivers, is_servers, translated
 from schemaless.wire.session import Facts, close
 from schemaless.wire.sql.sessions import COMMIT, ROLLBACK, START_TRANSACTION
-
-T = TypeVar("T")
 
 _PACKET_MARGIN_BYTES: Final = 1024
 _HAVE_ROWS: Final = (b"SELECT", b"(SELECT", b"SHOW")

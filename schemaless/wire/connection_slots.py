@@ -11,11 +11,10 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic
 
 from schemaless.base.events import Event, Listener
-
-T = TypeVar("T")
+from schemaless.base.type_variables import T
 
 _ONCE: Final = (0,)
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
+from schemaless.base.type_variables import T
 from schemaless.wire.node import Node
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE: Final = 4

@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from pymysql.constants import CR
 
 from schemaless.base.events import Listener
+from schemaless.base.type_variables import T
 from schemaless.errors import (
     BodyTooLarge,
     InvalidInput,
@@ -60,8 +61,6 @@ from schemaless.wire.runtime import THREADS, Runtime
 from schemaless.wire.session import Facts, close, open_connection
 from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
-
-T = TypeVar("T")
 
 READ_ONLY_S: Final = 1.0
 """Interval between attempts to find out whether the address of a read-only server leads elsewhere now, in seconds."""

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
+from schemaless.base.type_variables import T
 from schemaless.wire.connection_slots import ConnectionSlots
 from schemaless.wire.sockets import TLSWire, Wire
-
-T = TypeVar("T")
 
 
 class Runtime(Protocol):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self
 
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.errors import SchemalessError
 from schemaless.monitoring.status.capacity import CapacityReader
 from schemaless.monitoring.status.cold import ColdReader
@@ -22,8 +23,6 @@ from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions, 
 from schemaless.monitoring.status.servers import ServerReader
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
-
-T = TypeVar("T")
 
 
 class _Intervals(NamedTuple):

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
+from schemaless.base.type_variables import T
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import FeedRefused, ServerError
 from schemaless.ops.move.fence import index_tables, side_of
@@ -35,7 +36,6 @@ from schemaless.wire.node import Node
 
 _REPLICA_WAIT_S: Final = 0.5
 _MAX_ATTEMPTS: Final = 20
-T = TypeVar("T")
 
 
 class CopyTable(NamedTuple):

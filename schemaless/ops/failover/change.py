@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec
 
 from schemaless.base.keys import shard_database
+from schemaless.base.type_variables import T
 from schemaless.errors import CatalogCopied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.ops.failover.group_replication import group_view, has_replaced
 from schemaless.ops.failover.promotion import errant
@@ -38,7 +39,6 @@ from schemaless.wire.secret import Secret
 from schemaless.wire.urls import Credentials, ServerURL, parse_url
 
 P = ParamSpec("P")
-T = TypeVar("T")
 
 _OPTIONS: Final = PoolOptions(connect_timeout_s=5, pool_size=AT_ONCE)
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from schemaless.base.type_variables import T
 from schemaless.errors import LeaseLost, ServerError
 from schemaless.ops.jobs import sql
 from schemaless.ops.jobs.job import ShardState, Signal
 from schemaless.store.internals import Internals
 from schemaless.wire.connection import Connection
 from schemaless.wire.sql.parts import Value
-
-T = TypeVar("T")
 
 LEASE_S: Final = 30
 """Duration of a lease on a shard, in seconds."""

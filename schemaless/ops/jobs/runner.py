@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S
 from schemaless.ops.jobs.throttle import ClusterWatch
-
-T = TypeVar("T")
-
 
 _HEARTBEAT_S: Final = 0.5
 _FIRST_HEARTBEAT_S: Final = 0.005

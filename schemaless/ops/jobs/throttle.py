@@ -18,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 from schemaless.base.keys import heartbeat_database
+from schemaless.base.type_variables import T
 from schemaless.errors import (
     AccessDenied,
     InvalidInput,
@@ -44,8 +45,6 @@ from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.sql.sessions import NOTHING, SELECT_READ_ONLY, set_session
-
-T = TypeVar("T")
 
 Kind = Literal["flag", "unreachable", "unproven", "disk", "hook", "lag", "threads", "history"]
 

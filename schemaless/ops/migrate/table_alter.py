@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
+from schemaless.base.type_variables import T
 from schemaless.errors import ServerError, ServerRefused, ServerTimeout
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.sql import rebuild_table, select_table_created
@@ -14,8 +15,6 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DuplicateKey
 from schemaless.wire.sql.sessions import set_session
 from schemaless.wire.transactions import naming_users
-
-T = TypeVar("T")
 
 _LONGEST_PAUSE_S: Final = 30.0
 _CREATED_POLL_S: Final = 0.1

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final
 
+from schemaless.base.type_variables import T
 from schemaless.errors import ServerError
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.move import sql
@@ -28,8 +29,6 @@ from schemaless.store.internals import Internals
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Rows, split_statements
 from schemaless.wire.node import Node
-
-T = TypeVar("T")
 
 _ENTRIES_AT_ONCE: Final = 2_000
 

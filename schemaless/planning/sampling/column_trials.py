@@ -10,12 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import Interval
 from schemaless.base.parts import parts
+from schemaless.base.type_variables import T
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import is_erased, is_reference
@@ -32,8 +33,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.history import History, latest_versions
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
-
-T = TypeVar("T")
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
 """Bounds of the sample of all columns together, which is kept in memory."""

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
+from schemaless.base.type_variables import T
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.planning.sampling.lsm_sizes import in_myrocks, lsm_layout, lsm_sizes, other_lsm_sizes
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL_COPIED, PAGE_BYTES, Layout
@@ -29,8 +29,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
-
-T = TypeVar("T")
 
 _AT_ONCE = 500
 

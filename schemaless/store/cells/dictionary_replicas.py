@@ -12,10 +12,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from schemaless.base.keys import heartbeat_database
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
 from schemaless.store.cells import sql
@@ -26,8 +27,6 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
-
-T = TypeVar("T")
 
 
 class Stored(NamedTuple):

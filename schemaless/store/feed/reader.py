@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.codec.deltas import Payloads
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
 from schemaless.store.cells.bases import CHAINED_HEADERS
@@ -40,8 +41,6 @@ from schemaless.wire.connection import Check, Connection, Rows
 from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
-
-T = TypeVar("T")
 
 _SCANNED_IDS: Final = 10_000
 """Maximum number of ids that a page of one column examines, unless its limit is higher."""

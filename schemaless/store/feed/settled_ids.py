@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.base.logger import log
+from schemaless.base.type_variables import T
 from schemaless.store.feed.settlement import Observation, WriteLock, observe, wait_for_writers
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.topology.routing import Spot
@@ -20,8 +21,6 @@ from schemaless.wire.connection import Connection
 from schemaless.wire.errors import CannotObserve
 from schemaless.wire.node import Node
 from schemaless.wire.transactions import threads_named, users_of
-
-T = TypeVar("T")
 
 _Place = tuple[int, int]
 """A shard and the number of times it has changed servers; see ``Spot.place``."""

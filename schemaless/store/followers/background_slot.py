@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Generic
 
-T = TypeVar("T")
+from schemaless.base.type_variables import T
 
 
 class BackgroundSlot(Generic[T]):

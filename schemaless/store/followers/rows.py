@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.parts import grouped
+from schemaless.base.type_variables import T
 from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerError
 from schemaless.store.followers import sql
 from schemaless.store.followers.membership import Pair
@@ -21,8 +22,6 @@ from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing, Elsewhere
 from schemaless.wire.node import Node
-
-T = TypeVar("T")
 
 _ROWS_PER_READ: Final = 64
 """Maximum number of rows or shards read per statement."""

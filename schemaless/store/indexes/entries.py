@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from schemaless.base.parts import grouped
+from schemaless.base.type_variables import T
 from schemaless.cell import StoredCell
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.store.cells.reading import PLACE, Place, Reader, only_requested
@@ -30,8 +31,6 @@ from schemaless.topology.scatter_gather import query_shards, verify_once
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.node import Node
-
-T = TypeVar("T")
 
 _BODIES_PER_QUERY: Final = 100
 _MAX_SERVERS: Final = 8

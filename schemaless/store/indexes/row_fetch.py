@@ -10,9 +10,10 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from schemaless.base.parts import grouped
+from schemaless.base.type_variables import T
 from schemaless.cell import Cell, JSONDocument
 from schemaless.errors import CorruptBody
 from schemaless.store.cells.reading import PAIR, Reader, only_requested
@@ -21,8 +22,6 @@ from schemaless.store.indexes import sql
 from schemaless.topology.placement import shard_for
 from schemaless.topology.scatter_gather import query_shards
 from schemaless.topology.shards import Shards
-
-T = TypeVar("T")
 
 _ROWS_PER_ROUND_TRIP: Final = 200
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 from schemaless.base.numbers import Interval, added, bytes_text
+from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
 from schemaless.planning.capacity.planning import ColdTier, Comparison, Level, Month
@@ -37,8 +38,6 @@ from schemaless.ui.pages.capacity_words import (
     until_text,
 )
 from schemaless.ui.terminal.output import counted, estimate_text, size_text
-
-T = TypeVar("T")
 
 WHAT_IF: Final = "What-if scenarios"
 SIDE_BY_SIDE: Final = "Scenarios side by side"
