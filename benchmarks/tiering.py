@@ -1,6 +1,7 @@
 """Cold documents in files: bytes, the time of reads, and the speed of a run, beside hot documents and a plain loop.
 
     python benchmarks/tiering.py --data FILE.ndjson.gz... [--engine innodb rocksdb] [--reads 300] [--copies 1]
+    python benchmarks/tiering.py --live DOCUMENTS
 
 Documents are put into a new datastore of two shards on a private server with created_at in the past, and become cold.
 
@@ -11,6 +12,8 @@ Documents are put into a new datastore of two shards on a private server with cr
   the same bodies, without any check. Cells per second.
 
 InnoDB is measured on MySQL, MyRocks on MariaDB. Lines with "key" and "body" are versions of documents.
+
+With ``--live``, latencies of four clients while no run is active, and while one is, as in ``migrate_latency.py``.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import migrate_latency
 import msgpack
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +44,8 @@ from migrate import database_url
 
 import schemaless
 from schemaless import NewCell
+from schemaless.bench.logbooks import ALL_DOCUMENTS
+from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.references import reference_of
 from schemaless.local.description import LocalServer
 from schemaless.ops.jobs.job_store import JobStore
@@ -66,7 +72,10 @@ def main() -> None:
     parser.add_argument("--engine", nargs="*", choices=FLAVOURS, default=list(FLAVOURS))
     parser.add_argument("--reads", type=int, default=300)
     parser.add_argument("--copies", type=int, default=1, help="cells of each document")
+    parser.add_argument("--live", type=int, default=0, metavar="DOCUMENTS", help="logbooks to make cold beside clients")
     asked = parser.parse_args()
+    if asked.live:
+        live(asked.live)
     for engine in asked.engine:
         shares = []
         for path in asked.data:
@@ -77,6 +86,21 @@ def main() -> None:
                     shares.append(measure(server, engine, cells, Path(folder), asked.reads))
         if shares:
             print(f"\ngeometric mean of files to bodies: {math.exp(statistics.fmean(map(math.log, shares))):.3f}")
+
+
+def live(count: int) -> None:
+    """Print latencies of clients while no run is active, and while one is."""
+    logbooks = [logbook.body for logbook in logbook_documents(limit=min(count, ALL_DOCUMENTS))]
+    options = argparse.Namespace(pause_ms=10.0, phase=8.0, rounds=2, run="", command=("tier", "run"))
+    with private_servers("mysql", 2, migrate_latency.DURABLE) as servers, tempfile.TemporaryDirectory() as folder:
+        url = schemaless.create("latency", 16, [server.url for server in servers])
+        with schemaless.connect(url) as store:
+            internals_of(store).cold.set_store(folder, 0)
+            internals_of(store).cold.set(TierPolicy(migrate_latency.COLUMN, 0))
+        rows = migrate_latency.load(url, logbooks, count)
+        phases, notes = migrate_latency.measure(url, rows, logbooks, [server.pid for server in servers], options)
+    print("\n".join(notes))
+    migrate_latency.show(phases)
 
 
 def cells_of(path: Path, copies: int) -> Iterator[NewCell]:
