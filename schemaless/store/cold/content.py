@@ -45,7 +45,9 @@ _OPTIONS: Final = {
 }
 _READ: Final = ("row_key", "column_name", "ref_key", "body")
 
-_TAIL_BYTES: Final = 8
+_TAIL_BYTES: Final = 128 << 10
+"""Number of bytes to read from the end of a file; footers are seldom longer."""
+
 _MAX_FOOTER_BYTES: Final = 16 << 20
 _UUID_CHARACTERS: Final = 36
 _HYPHENS: Final = (8, 13, 18, 23)
@@ -289,12 +291,8 @@ def _read_group(
     size = file.size()
     if file_bytes and size != file_bytes:
         raise Damaged(f"it has {size:,} bytes, but had {file_bytes:,} when it was written")
-    if footer is None:
-        footer_bytes = int.from_bytes(file.read_at(4, max(0, size - _TAIL_BYTES)), "little")
-        if not 0 < footer_bytes <= min(_MAX_FOOTER_BYTES, size - _TAIL_BYTES):
-            raise Damaged(f"its end claims a footer of {footer_bytes:,} bytes")
-    parquet = _parquet(file, None if footer is None else footer.metadata)
-    metadata = parquet.metadata
+    metadata = _footer(file, size) if footer is None else footer.metadata
+    parquet = _parquet(file, metadata)
     if not metadata.num_row_groups:
         # It took the place of a file whose documents were all erased.
         raise FileNotFoundError(errno.ENOENT, "it has no documents any more")
@@ -314,6 +312,17 @@ def _read_group(
     if footer is None:
         footer = Footer(metadata, 4 * metadata.serialized_size)
     return Group((row_keys, names, ref_keys, bodies), table.nbytes), footer
+
+
+def _footer(file: Any, size: int) -> Any:
+    """Return a file's metadata. An object store is asked once, except for a long footer."""
+    tail = file.read_at(min(size, _TAIL_BYTES), max(0, size - _TAIL_BYTES))
+    footer_bytes = int.from_bytes(tail[-8:-4], "little")
+    if not 0 < footer_bytes <= min(_MAX_FOOTER_BYTES, size - 8):
+        raise Damaged(f"its end claims a footer of {footer_bytes:,} bytes")
+    if footer_bytes > len(tail) - 8:
+        tail = file.read_at(footer_bytes + 8, size - footer_bytes - 8)
+    return load_cold("pyarrow.parquet").read_metadata(load_cold().BufferReader(tail))
 
 
 def _parquet(source: Any, metadata: Any, *, whole: bool = False) -> Any:

@@ -32,6 +32,7 @@ class Faulty:
         self.app = moto.DomainDispatcherApplication(moto.create_backend_app)
         self.delay_s, self.refusals, self.refused, self.torn = 0.0, 0, 0, False
         self.status, self.methods = "503 Slow Down", {"GET"}
+        self.requests: list[str] = []
         self.listings: dict[str, tuple[list[object], bytes]] | None = None
 
     def listing(self, environ, start_response):
@@ -47,6 +48,7 @@ class Faulty:
     def __call__(self, environ, start_response):
         if self.listings is not None and "list-type" in environ["QUERY_STRING"]:
             return self.listing(environ, start_response)
+        self.requests.append(environ["REQUEST_METHOD"])
         if environ["REQUEST_METHOD"] not in self.methods or not environ["PATH_INFO"].endswith(".parquet"):
             return self.app(environ, start_response)
         time.sleep(self.delay_s)
@@ -109,6 +111,15 @@ def test_documents_are_read_from_an_object_store(target):
     assert target.names("c") == ["f.parquet"]
     assert target.read("c/f.parquet") == CONTENT.data.to_pybytes()
     assert isinstance(read(target, [0], "c/none.parquet")[0], FileNotFoundError)
+
+
+def test_a_row_group_takes_few_requests(target, app):
+    """The size of the object, its footer, and the row group; the footer is kept."""
+    app.requests.clear()
+    read(target, [0])
+    assert app.requests == ["HEAD", "GET", "GET"]
+    read(target, [1])
+    assert app.requests[3:] == ["HEAD", "GET"]
 
 
 def test_refused_requests_are_repeated(target, app):
