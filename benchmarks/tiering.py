@@ -91,7 +91,7 @@ def main() -> None:
 def live(count: int) -> None:
     """Print latencies of clients while no run is active, and while one is."""
     logbooks = [logbook.body for logbook in logbook_documents(limit=min(count, ALL_DOCUMENTS))]
-    options = argparse.Namespace(pause_ms=10.0, phase=8.0, rounds=2, run="", command=("tier", "run"))
+    options = argparse.Namespace(pause_ms=10.0, phase=30.0, rounds=2, run="", command=("tier", "run"))
     with private_servers("mysql", 2, migrate_latency.DURABLE) as servers, tempfile.TemporaryDirectory() as folder:
         url = schemaless.create("latency", 16, [server.url for server in servers])
         with schemaless.connect(url) as store:

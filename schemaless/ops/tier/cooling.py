@@ -51,6 +51,7 @@ from schemaless.wire.sql.parts import CELLS
 
 _BLOCK_ROWS: Final = 20_000
 _READ_BYTES: Final = 4 << 20
+_YIELDING_READ_BYTES: Final = 512 << 10
 _READ_CELLS: Final = 2_000
 _REPLACED_AT_ONCE: Final = 1_000
 _YIELDING_CELLS: Final = 100
@@ -247,10 +248,13 @@ class _ShardWork:
         text_bytes, up_to = 0, state.checkpoint
         for after, end, _ in self._internals.id_blocks(self._shard, _BLOCK_ROWS, after=up_to, up_to=state.top_id):
             sql = select_eligible(self._database, after, end, self._rules, _BLOCK_ROWS)
-            for part in parts(self._shards.rows(self._shard, sql), _READ_CELLS, _READ_BYTES, lambda row: int(row[1])):
+            size = _YIELDING_READ_BYTES if self._run.yields else _READ_BYTES
+            for part in parts(self._shards.rows(self._shard, sql), _READ_CELLS, size, lambda row: int(row[1])):
                 self._run.gate()
                 self._run.spend(sum(int(row[1]) for row in part))
-                read = self._internals.read_stored(self._shard, [int(row[0]) for row in part])
+                began_s = time.monotonic()
+                read = list(self._internals.read_stored(self._shard, [int(row[0]) for row in part]))
+                self._run.rest(time.monotonic() - began_s)
                 for cell in sorted(read, key=lambda cell: cell.added_id):
                     text = self._text(cell)
                     if text is not None:
