@@ -148,17 +148,22 @@ def base_level(row_key: bytes, column_name: str, ref_key: int) -> int:
 def expected_base(row_key: bytes, column_name: str, ref_key: int) -> int:
     """Return the next ref_key of a higher level than a version that is no keyframe, whether it is used or not."""
     keyframe = _keyframe_near(row_key, column_name, ref_key)
-    if keyframe <= ref_key:
-        keyframe = _keyframe_near(row_key, column_name, ref_key + KEYFRAME_INTERVAL)
-    anchor = ref_key // ANCHOR_INTERVAL * ANCHOR_INTERVAL + ANCHOR_INTERVAL
-    return keyframe if ref_key % ANCHOR_INTERVAL == 0 else min(anchor, keyframe)
+    if ref_key % ANCHOR_INTERVAL:
+        anchor = ref_key // ANCHOR_INTERVAL * ANCHOR_INTERVAL + ANCHOR_INTERVAL
+        return keyframe if ref_key < keyframe < anchor else anchor
+    return keyframe if keyframe > ref_key else _keyframe_near(row_key, column_name, ref_key + KEYFRAME_INTERVAL)
 
 
 def _keyframe_near(row_key: bytes, column_name: str, ref_key: int) -> int:
     """Return the keyframe among the ``KEYFRAME_INTERVAL`` ref_keys around a version."""
     group = ref_key // KEYFRAME_INTERVAL
+    return group * KEYFRAME_INTERVAL + _keyframe_of(row_key, column_name, group)
+
+
+@functools.lru_cache(1 << 13)
+def _keyframe_of(row_key: bytes, column_name: str, group: int) -> int:
     digest = hashlib.sha256(row_key + group.to_bytes(_BASE_BYTES, "big") + column_name.encode()).digest()
-    return group * KEYFRAME_INTERVAL + digest[0] % KEYFRAME_INTERVAL
+    return digest[0] % KEYFRAME_INTERVAL
 
 
 def can_be_delta(serializer: Serializer, payload: Payload, document: JSONDocument, engine: Engine) -> bool:

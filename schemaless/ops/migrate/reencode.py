@@ -257,10 +257,10 @@ class _ShardWork:
     # Blocks
 
     def _select_block(self, after: int, most_bytes: int) -> bytes:
-        place = self._database, after, self._page_rows
+        block = self._database, after, self._page_rows, most_bytes // self._page_rows
         if self._spec.stores_deltas():
-            return select_history_block(*place, self._wanted, self._spec.superseded, self._cold)
-        return select_block(*place, most_bytes // self._page_rows, self._wanted, self._cold)
+            return select_history_block(*block, self._wanted, self._spec.superseded, self._cold)
+        return select_block(*block, self._wanted, self._cold)
 
     def _read(self, rows: Sequence[BlockRow]) -> Block:
         """Return a block of cells; the bodies that are too long for their page, and deltas, are read now."""
