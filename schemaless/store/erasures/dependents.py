@@ -67,20 +67,21 @@ class Cleared:
     def __init__(self, database: str) -> None:
         self._database = database
         self._known: dict[Pair, tuple[int, int]] = {}
+        self._latest: Mapping[Pair, tuple[int, int]] = {}
         self._node: object = None
 
     def tops(self) -> dict[Pair, int]:
         """Return the ref_keys by row and column, which may have changed since."""
         return {pair: top for pair, (top, _) in self._known.items()}
 
-    def forget(self) -> None:
-        """Forget what is known."""
-        self._known.clear()
+    def forget_earlier(self) -> None:
+        """Forget all but what was kept last, of which more versions may follow."""
+        self._known = {pair: known for pair, known in self._known.items() if pair in self._latest}
 
     def verified(self, connection: Connection) -> dict[Pair, int]:
         """Return the ref_keys that hold in the transaction of a connection, and forget the others."""
         if connection.node != self._node:
-            self.forget()  # A server that was promoted may lack the latest transactions.
+            self._known.clear()  # A server that was promoted may lack the latest transactions.
             self._node = connection.node
         if self._known:
             tops = self.tops()
@@ -92,12 +93,9 @@ class Cleared:
     def after(self, connection: Connection, cells: Sequence[Sequence[Any]]) -> dict[Pair, tuple[int, int]]:
         """Return what is known if the transaction, which has erased cells, is committed: see ``keep``."""
         numbers = Counter((cell[1], cell[2]) for cell in cells)
-        tops = {pair: max(cell[3] for cell in cells if (cell[1], cell[2]) == pair) for pair in numbers}
-        ranges = {
-            pair: (self._known[pair][0] if pair in self._known else -1, top)
-            for pair, top in tops.items()
-            if numbers[pair] >= _MANY
-        }
+        long = [pair for pair, number in numbers.items() if number >= _MANY]
+        tops = {pair: max(cell[3] for cell in cells if (cell[1], cell[2]) == pair) for pair in long}
+        ranges = {pair: (self._known[pair][0] if pair in self._known else -1, top) for pair, top in tops.items()}
         if not ranges:
             return {}
         rows = connection.rows(sql.count_live_versions(self._database, ranges), only_requested(ranges, _PAIR))
@@ -110,6 +108,7 @@ class Cleared:
     def keep(self, known: Mapping[Pair, tuple[int, int]]) -> None:
         """Keep the result of ``after``."""
         self._known |= known
+        self._latest = known
 
 
 def whole_bodies(

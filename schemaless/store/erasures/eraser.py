@@ -104,7 +104,8 @@ class ShardEraser:
             part = added_ids[start : start + self.max_cells]
             start += len(part)
             statement = sql.select_sizes_by_id(self._database, part)
-            yield from self._erase(lambda _: statement, {(each,) for each in part}, ADDED_ID)  # noqa: B023
+            yield from self._erase(lambda _: statement, {(each,) for each in part}, ADDED_ID, skip=False)  # noqa: B023
+            self._cleared.forget_earlier()
 
     def erase_targets(self, targets: Iterable[Target], before: datetime | None = None) -> Iterator[Batch]:
         """Erase all committed cells of targets; yield after each transaction.
@@ -121,8 +122,9 @@ class ShardEraser:
                 lambda cleared: sql.select_sizes_by_key(self._database, part, self.max_cells, before, cleared),
                 {(target.row_key,) for target in part},
                 ROW_KEY,
+                skip=True,
             )
-            self._cleared.forget()
+            self._cleared.forget_earlier()
 
     def executed(self) -> tuple[int, int, int]:
         """Return the number of cells erased in the shard, the size of their bodies, and the last event."""
@@ -140,11 +142,16 @@ class ShardEraser:
             yield [int(added_id) for _, added_id in rows]
 
     def _erase(
-        self, select_sizes: Callable[[Mapping[Pair, int]], bytes], wanted: set[tuple[Any, ...]], key: slice
+        self,
+        select_sizes: Callable[[Mapping[Pair, int]], bytes],
+        wanted: set[tuple[Any, ...]],
+        key: slice,
+        *,
+        skip: bool,
     ) -> Iterator[Batch]:
-        """Erase the cells that a query finds, until it finds none; it may skip versions that were erased before."""
+        """Erase the cells that a query finds, until it finds none; with ``skip``, it may skip those erased before."""
+        skipped: Mapping[Pair, int] = self._cleared.tops() if skip else {}
         while True:
-            skipped = self._cleared.tops()
             indexes, statement = self._registry.read(), select_sizes(skipped)
             try:
                 batch = self._shards.run(
@@ -165,10 +172,11 @@ class ShardEraser:
                 ) from denied
             if batch.ids:
                 yield batch
+                skipped = self._cleared.tops() if skip else {}
             elif not skipped:
                 return
             else:
-                self._cleared.forget()  # Versions may have been put below.
+                skipped = {}  # Versions may have been put below.
 
     def _transaction(
         self,
