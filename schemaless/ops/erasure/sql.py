@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
+from schemaless.store.cells.sql import last_kept_version
 from schemaless.wire.sql.parts import (
     LIVE,
     by_id,
-    cell_table,
     id_range,
     moment,
     numbers,
@@ -63,19 +63,14 @@ def expires(
         as_of: time in UTC; cells created then or later do not expire, and do not count as newer versions.
     """
     conditions = [b"column_name=%b" % text(column_name)]
-    existing = b""
+    existing = b"TRUE"
     if as_of is not None:
         conditions.append(b"created_at<%b" % moment(as_of))
-        existing = b"AND newer.created_at<%b " % moment(as_of)
+        existing = b"newer.created_at<%b" % moment(as_of)
     if before is not None:
         conditions.append(b"created_at<%b" % moment(before))
     if kept_versions is not None:
-        conditions.append(
-            b"(SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
-            b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key %b"
-            b"ORDER BY newer.ref_key LIMIT 1 OFFSET %d) IS NOT NULL"
-            % (cell_table(database), existing, kept_versions - 1)
-        )
+        conditions.append(b"ref_key<(%b)" % last_kept_version(database, kept_versions, existing))
     return b"(%b)" % b" AND ".join(conditions)
 
 

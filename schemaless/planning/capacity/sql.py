@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, id_range, insert, moment, numbers, table, text
+from schemaless.store.cells.sql import last_kept_version
+from schemaless.wire.sql.parts import CREATED_AT, by_id, id_range, insert, moment, numbers, table, text
 
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
@@ -63,12 +64,7 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
 
 def select_superseded(database: str, after: int, up_to: int, versions_kept: Iterable[int]) -> bytes:
     """Select the body bytes of each column in a range: all, and those in cells with at least N newer versions, by N."""
-    newer = (
-        b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
-        b"AND newer.column_name=cell.column_name AND newer.ref_key>cell.ref_key "
-        b"ORDER BY newer.ref_key LIMIT 1 OFFSET %%d" % cell_table(database)
-    )
-    sums = (b"SUM(IF((%b) IS NULL,0,LENGTH(body)))" % (newer % (kept - 1)) for kept in versions_kept)
+    sums = (b"SUM(IF(ref_key<(%b),LENGTH(body),0))" % last_kept_version(database, kept) for kept in versions_kept)
     return b"SELECT column_name, SUM(LENGTH(body)), %b FROM %b WHERE %b GROUP BY column_name" % (
         b", ".join(sums),
         by_id(database),

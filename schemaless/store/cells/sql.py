@@ -257,6 +257,21 @@ def latest_version(database: str) -> bytes:
     )
 
 
+def last_kept_version(database: str, kept: int, condition: bytes = b"TRUE") -> bytes:
+    """Return a subquery for the lowest ref_key among the ``kept`` latest versions of a row of the table ``cell``.
+
+    Erased versions count, too; without as many, it is NULL. ``condition`` is on versions, as ``newer``.
+
+    Reading the body keeps MySQL from fetching all versions of a row from the index at once.
+    """
+    return (
+        b"SELECT newer.ref_key FROM %b newer FORCE INDEX (cell_key) WHERE newer.row_key=cell.row_key "
+        b"AND newer.column_name=cell.column_name AND LENGTH(newer.body)>=0 AND %b "
+        b"ORDER BY newer.row_key DESC, newer.column_name DESC, newer.ref_key DESC LIMIT 1 OFFSET %d"
+        % (cell_table(database), condition, kept - 1)
+    )
+
+
 def select_latest_versions(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
     """Select row_key, column_name and ref_key of the cells with these keys, and the ``latest_version`` of each."""
     return b"SELECT row_key, column_name, ref_key, (%b) FROM %b AS c FORCE INDEX (cell_key) WHERE %b" % (
