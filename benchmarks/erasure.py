@@ -2,6 +2,7 @@
 
     python benchmarks/erasure.py live [--flavour mysql] [--cells 100000] [--rounds 4] [--seconds 15]
     python benchmarks/erasure.py tombstones [--flavour mysql] [--tombstones 1000000] [--rounds 20] [--seconds 40]
+    python benchmarks/erasure.py versions [--flavour mysql] [--versions 1000 5000 20000]
 
 ``live``: four clients put and get documents of about 1 KB, with pauses of 10 ms on average; quiet phases alternate with
 phases in which a separate process runs a job at the default thresholds: erasures of ``--cells`` cells in all, then a
@@ -10,6 +11,9 @@ get done, and p50 and p99 how much longer a call takes.
 
 ``tombstones``: two datastores on one server have the same live cells; one also has ``--tombstones`` tombstones.
 Measured are gets and reads of the end of the feed per second, in turns; then one scan of each datastore.
+
+``versions``: rows with as many ``--versions``, stored as deltas where possible, are erased as a row, as a list of
+versions, and by a policy that keeps one version. CPU time of client and server per version, without the pauses of jobs.
 """
 
 from __future__ import annotations
@@ -28,13 +32,20 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from migrate import cpu_of
+
 import schemaless
 from schemaless.base.keys import row_key_for
 from schemaless.cell import NewCell, NewStoredCell
 from schemaless.codec.envelope import tombstone
+from schemaless.ops.erasure.expired import Rule, blocks
 from schemaless.ops.erasure.job import ErasureSpec, begin_retention
 from schemaless.ops.erasure.job import run as run_erasure
-from schemaless.store.erasures.ledger import target
+from schemaless.ops.migrate.run import run as migrate
+from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.store.datastore import Datastore
+from schemaless.store.erasures.eraser import ShardEraser
+from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
@@ -54,10 +65,11 @@ def document(number: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("live", "tombstones"))
+    parser.add_argument("part", choices=("live", "tombstones", "versions"))
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--cells", type=int, default=100_000)
     parser.add_argument("--tombstones", type=int, default=1_000_000)
+    parser.add_argument("--versions", type=int, nargs="*", default=[1_000, 5_000, 20_000])
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
     options = parser.parse_args()
@@ -66,9 +78,47 @@ def main() -> None:
         url = schemaless.create("erasure", 2, [server.url])
         if options.part == "live":
             live(url, options.cells, options.rounds or 4, options.seconds or 15.0)
+        elif options.part == "versions":
+            with schemaless.connect(url, read_timeout_s=600) as store:
+                for count in options.versions:
+                    versions(store, server.pid, count)
         else:
             other = schemaless.create("graves", 2, [server.url])
             tombstones(url, other, options.tombstones, options.rounds or 20, options.seconds or 40.0)
+
+
+def versions(store: Datastore, pid: int, count: int) -> None:
+    """Print what erasing all versions of a row takes, in three ways."""
+    internals = internals_of(store)
+
+    def eraser(row: uuid.UUID, targets: list[Target]) -> ShardEraser:
+        return internals.erasures.eraser(store.shard_of(row), internals.erasures.ledger.intend("benchmark", targets))
+
+    def erase(row: uuid.UUID, targets: list[Target]) -> int:
+        return sum(batch.cells for batch in eraser(row, targets).erase_targets(targets))
+
+    def expire(row: uuid.UUID, column: str) -> int:
+        erasing = eraser(row, [target(row)])
+        found = blocks(internals, store.shard_of(row), [Rule(column, None, 1)], at_once=lambda: 500)
+        return 1 + sum(batch.cells for block in found for batch in erasing.erase_ids(block.ids))
+
+    ways: dict[str, Callable[[uuid.UUID, str], int]] = {
+        "row": lambda row, _: erase(row, [target(row)]),
+        "list": lambda row, column: erase(row, [target(row, column, n) for n in range(count)]),
+        "policy": expire,
+    }
+    for what, way in ways.items():
+        column = f"{what}-{count}"
+        row = row_key_for(column)
+        for start in range(0, count, 500):
+            part = range(start, min(start + 500, count))
+            store.put_cells([NewCell(row, column, n, {**document(0), "n": n}) for n in part])
+        migrate(store, MigrateSpec(history=True))
+        began_s, began_server_s = time.process_time(), cpu_of(pid)
+        assert way(row, column) == count
+        client_s, server_s = time.process_time() - began_s, cpu_of(pid) - began_server_s
+        each = f"client {client_s / count * 1e6:4.0f}, server {server_s / count * 1e6:4.0f}"
+        print(f"{count:6,} versions, {what:6}: CPU time in us per version: {each}", flush=True)
 
 
 def live(url: str, cells: int, rounds: int, seconds: float) -> None:

@@ -10,10 +10,10 @@ migrated to msgpack+zlib, and "history" to msgpack+zlib with --history. InnoDB i
   client and server, per cell of "history", relative to "whole".
 - Calls: the same keys in both datastores, call by call in turns, in short rounds. Figures are medians over the rounds
   of the ratio within a round, with quartiles, of the time per call and of the client's CPU time. At the end, all
-  documents of both are compared.
+  documents of both are compared, or 1,000 of them.
 
-Histories: trips of 16 KB in which one field changes, or a list grows, and --data, with lines {"key", "at", "body"}, in
-order of time: text, seconds since 1970, and a document.
+Histories: trips of 16 KB, or as many --points, in which one field changes, or a list grows, and --data, with lines
+{"key", "at", "body"}, in order of time: text, seconds since 1970, and a document.
 """
 
 from __future__ import annotations
@@ -62,15 +62,20 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=1, help="row keys of each document of --data")
     parser.add_argument("--trips", type=int, default=25)
     parser.add_argument("--versions", type=int, default=200, help="versions of each trip")
+    parser.add_argument("--points", type=int, default=275, help="points of a trip in which one field changes")
+    parser.add_argument("--kinds", nargs="*", choices=("changes", "grows"), default=("changes", "grows"))
     parser.add_argument("--rounds", type=int, default=9, help="rounds of calls; 0 for sizes only")
     parser.add_argument("--migrations", type=int, default=3)
     arguments = parser.parse_args()
     for engine in arguments.engine:
-        for path in (*arguments.data, "trip, one field changes", "trip, a list grows"):
-            if isinstance(path, Path):
-                name, histories = path.name.partition(".")[0], read(path) * arguments.copies
+        for kind in (*arguments.data, *arguments.kinds):
+            if isinstance(kind, Path):
+                name, histories = kind.name.partition(".")[0], read(kind) * arguments.copies
             else:
-                name, histories = path, trips(arguments.trips, arguments.versions, grows="list" in path)
+                grows = kind == "grows"
+                name = "trip, a list grows" if grows else "trip, one field changes"
+                points = 180 if grows else arguments.points
+                histories = trips(arguments.trips, arguments.versions, points, grows=grows)
             with private_servers(FLAVOURS[engine], 1, {"skip-log-bin": "1"}, engine=engine) as (server,):
                 print(f"\n{name}, {server.flavour} {server.version}, {engine}")
                 measure(server, engine, histories, arguments.rounds, arguments.migrations)
@@ -86,14 +91,14 @@ def read(path: Path) -> list[History]:
     return list(found.values())
 
 
-def trips(count: int, versions: int, *, grows: bool) -> list[History]:
+def trips(count: int, versions: int, point_count: int, *, grows: bool) -> list[History]:
     """Make the histories of trips whose status changes, or which get one more event in each version."""
     chance = random.Random(SEED)
     made = []
     for number in range(count):
         latitude, longitude, history = 37.7, -122.4, []
         points = []
-        for second in range(0, 4 * (180 if grows else 275), 4):
+        for second in range(0, 4 * point_count, 4):
             latitude += chance.gauss(0, 1e-4)
             longitude += chance.gauss(0, 1e-4)
             speed = round(abs(chance.gauss(9, 3)), 1)
@@ -133,7 +138,7 @@ def measure(server: LocalServer, engine: str, histories: Sequence[History], roun
         )
     if rounds:
         print_calls(stores["whole"], stores["history"], histories, rounds)
-    for row_key, history in rows(histories):
+    for row_key, history in itertools.islice(rows(histories), 1_000):
         for _, store in sorted(stores.items()):
             versions = {cell.ref_key: cell.body for cell in store.get_versions(row_key, COLUMN)}
             assert all(versions[number] == body for number, (_, body) in enumerate(history, 1))
