@@ -744,7 +744,7 @@ def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_sto
     for number in range(6):
         put(number)
     with pytest.raises(schemaless.NotCaughtUp, match=r"trigger:noted, shard 2 is waiting, \d ids behind: ValueError"):
-        schemaless.catch_up(follow_store, noted, timeout_s=0.5)
+        schemaless.catch_up(follow_store, noted, timeout_s=2)
     broken[0] = False
     rest = schemaless.catch_up(follow_store, noted)
     put(6)
