@@ -65,7 +65,7 @@ hypothesis.settings.register_profile(
     "schemaless",
     deadline=None,
     derandomize=True,
-    max_examples=50,
+    max_examples=25,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(
@@ -96,6 +96,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if (folder := in_memory()) is not None:
         # At the end, after multiprocessing has removed a folder of its own in there, which has priority -100.
         Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Collect only the files that mark tests ``twice`` if only those run: importing all takes seconds.
+
+    Tests that another file imports from them do not run twice there.
+    """
+    if not config.option.markexpr.startswith("twice") or not collection_path.name.startswith("test_"):
+        return None
+    return (collection_path.is_file() and "mark.twice" not in collection_path.read_text(encoding="utf-8")) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,7 +5,8 @@
 # "all", every test runs in both ways, except that those marked "once" run once, and those marked "twice" also run with
 # the extra on MariaDB and without it on MySQL; tests marked "long" and all examples of Hypothesis are included.
 #
-# A file stays in one process, since its fixtures create datastores of fixed names.
+# A file stays in one process, since its fixtures create datastores of fixed names. Files are handed out in alphabetical
+# order rather than by number of tests, because the last ones, in tests/wire, are short.
 #
 # ARGS       arguments for pytest
 # SERVER     the only server to run on (tests/conftest.py)
@@ -28,7 +29,7 @@ suite() {
     echo "make: the suite with SCHEMALESS_FAST=$fast SERVER=$server${marks:+, $marks}" >&2
     # shellcheck disable=SC2086
     SCHEMALESS_FAST=$fast SERVER=$server exec .venv/bin/python -m pytest \
-        ${processes:+-n $processes --dist loadfile} -m "$marks" "$@" ${ARGS:-}
+        ${processes:+-n $processes --dist loadfile --no-loadscope-reorder} -m "$marks" "$@" ${ARGS:-}
 }
 
 # Takes the status of a run.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
 from schemaless import Datastore
@@ -69,5 +68,7 @@ def export(worker_of: Callable[..., Worker]) -> Callable[..., Worker]:
 
 def rows_of(folder: Path, what: str = "*") -> list[dict[str, Any]]:
     """Return the rows that DuckDB reads from the files of a folder."""
+    import duckdb  # here, since each process that runs tests collects all of them
+
     query = f"SELECT {what} FROM read_parquet('{folder}/*/*.parquet', union_by_name=true)"
     return duckdb.sql(query).to_arrow_table().to_pylist()

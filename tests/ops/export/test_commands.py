@@ -6,7 +6,6 @@ import io
 import re
 from contextlib import redirect_stdout
 
-import duckdb
 import pytest
 
 import schemaless
@@ -32,6 +31,8 @@ def metrics(store: schemaless.Datastore) -> dict[tuple[object, ...], float | Non
 
 def test_export_once_status_files_and_remove(put, invoke, follow_url, tmp_path):  # noqa: F811
     """Two processes export 400 cells, a second run exports nothing, and every command agrees on what there is."""
+    import duckdb  # here, since each process that runs tests collects all of them
+
     cells = put(400, body={"fare": {"total": 1.5}})
     lake = tmp_path / "lake"
     arguments = ("export", "parquet", "--to", lake, "--column", "BASE", "--field", "total=fare.total:float")

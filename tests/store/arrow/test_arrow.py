@@ -9,9 +9,6 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 
-import duckdb
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -88,6 +85,11 @@ def test_arrow_refuses_arguments_of_the_wrong_type(fresh_store):
 
 def test_arrow_goes_to_pandas_polars_and_duckdb(fresh_store, tail_store, new_row):
     """Each reads the same rows and typed values."""
+    # Imported here, since each process that runs tests collects all of them.
+    import duckdb
+    import pandas as pd
+    import polars as pl
+
     column = f"A{new_row().hex[:8]}"
     for number in range(5):
         fresh_store.put_cell(

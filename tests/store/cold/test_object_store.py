@@ -20,15 +20,13 @@ from schemaless.store.internals import internals_of
 from schemaless.wire.runtime import THREADS
 from tests.store.cold.test_content import CELLS, CONTENT, LIMIT, SIZE, text_of
 
-moto = pytest.importorskip("moto.server", reason="moto is not installed")
-
 pytestmark = pytest.mark.once
 
 
 class Faulty:
     """The server's application, with faults in replies to GET and other requests of objects, and with old listings."""
 
-    def __init__(self):
+    def __init__(self, moto):
         self.app = moto.DomainDispatcherApplication(moto.create_backend_app)
         self.delay_s, self.refusals, self.refused, self.torn = 0.0, 0, 0, False
         self.status, self.methods = "503 Slow Down", {"GET"}
@@ -66,8 +64,9 @@ class Faulty:
 @pytest.fixture(scope="module")
 def s3():
     """The application, and the URI of a bucket."""
+    # Imported here, since each process that runs tests collects all of them.
     serving = pytest.importorskip("werkzeug.serving")
-    app = Faulty()
+    app = Faulty(pytest.importorskip("moto.server", reason="moto is not installed"))
     server = serving.make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -84,8 +84,19 @@ def proxied(servers, accounts) -> Iterator[tuple[Proxy, schemaless.Datastore]]:
 
 
 @pytest.mark.guarantee("follower-deaths")
-@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
-@pytest.mark.parametrize(("where", "skip"), POINTS)
+@pytest.mark.parametrize(
+    ("where", "skip", "dies"),
+    [
+        pytest.param(
+            *point,
+            dies,
+            id=f"{'-'.join(map(str, point))}-{'dies' if dies else 'goes on'}",
+            marks=() if (place + dies) % 2 else pytest.mark.long,
+        )
+        for place, point in enumerate(POINTS)
+        for dies in (False, True)
+    ],
+)
 def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxied, monkeypatch, where, skip, dies):
     """It ends before the statement is sent, or loses the reply; the process continues, or dies."""
     proxy, store = proxied
