@@ -51,6 +51,8 @@ ${MAKE:-make} --no-print-directory lint >build/lint.log 2>&1 &
 lint=$!
 second=
 trap 'kill $lint $second 2>/dev/null; wait' EXIT
+# In a fresh clone, one process compiles the tests for all of them.
+[ -d tests/__pycache__ ] || .venv/bin/python -m pytest --collect-only -qq >/dev/null 2>&1
 if [ "${1:-}" = all ]; then
     (suite 1 "${SERVER:-mysql}" '' --hypothesis-profile long)
     note $?
