@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from schemaless.errors import ColdBodyMissing, ColdFileDamaged
+from schemaless.errors import ColdBodyMissing, ColdFileDamaged, ColdStoreUnavailable
 from schemaless.store.cold.content import ColdCell, Content, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles, shard_folder, successor_of, unknown_file
 from schemaless.store.cold.targets import TEMPORARY, Target, unavailable
@@ -113,22 +113,12 @@ def reconcile(
     with unavailable(target.uri):
         # Before the rows, because a file is listed before it is written.
         names = target.names(own)
-        live = files.all("live")
-        folders = {file.folder for file in live}
-        present = {f"{folder}/{name}" for folder in folders for name in target.names(folder)}
-    damaged = set()
-    for file in live:
-        if file.name in present:
-            continue
-        gate()
-        try:
-            found, _ = content_in(target, file)
-        except (ColdBodyMissing, ColdFileDamaged):
-            # 'tier verify' names its cells. Nothing that is left of it is deleted.
-            damaged.add(file.file_id)
-        else:
-            if found.generation != file.generation:
-                files.adopt(found, file, last_event)
+        listed = files.all("live", "condemned")
+        if any(file.sha256 and file.folder == own for file in listed) and not target.has_folder(own):
+            # Erasures would take its files to be deleted.
+            raise ColdStoreUnavailable(target.uri, f"it has no folder {own}, as if it were not mounted")
+    live = [file for file in listed if file.state == "live"]
+    damaged = _adopt_successors(target, files, live, last_event, gate)
     states = {file.name: file.state for file in files.all()}
     deleted = 0
     for name in sorted(names):
@@ -151,6 +141,29 @@ def reconcile(
             delete_object(target, files, unknown)
             deleted += 1
     return deleted
+
+
+def _adopt_successors(
+    target: Target, files: ShardFiles, live: Iterable[ColdFile], last_event: int, gate: Callable[[], None]
+) -> set[int]:
+    """List later generations of live files whose objects are gone; return the numbers of those that have none."""
+    with unavailable(target.uri):
+        folders = {file.folder for file in live}
+        present = {f"{folder}/{name}" for folder in folders for name in target.names(folder)}
+    damaged = set()
+    for file in live:
+        if file.name in present:
+            continue
+        gate()
+        try:
+            found, _ = content_in(target, file)
+        except (ColdBodyMissing, ColdFileDamaged):
+            # 'tier verify' names its cells. Nothing that is left of it is deleted.
+            damaged.add(file.file_id)
+        else:
+            if found.generation != file.generation:
+                files.adopt(found, file, last_event)
+    return damaged
 
 
 def check_written(target: Target, file: ColdFile, cells: Iterable[ColdCell], content: Content) -> None:

@@ -127,6 +127,10 @@ class LocalTarget:
             except FileNotFoundError:
                 return []
 
+    def has_folder(self, folder: str) -> bool:
+        """Return whether a folder exists."""
+        return (self._root / folder).is_dir()
+
     def read(self, name: str) -> bytes:
         """Return a file's contents.
 
@@ -317,6 +321,10 @@ class ObjectTarget:
         with _naming(self.uri, folder):
             found = self._fs.get_file_info(self._selector(self._path(folder), allow_not_found=True))
             return [info.base_name for info in found if info.type == self._is_file]
+
+    def has_folder(self, folder: str) -> bool:
+        """Return True: object stores have no folders."""
+        return True
 
     def read(self, name: str) -> bytes:
         """Return an object's contents."""
