@@ -62,6 +62,7 @@ class ColdBodies:
         self._files: dict[tuple[int, int], ColdFile] = {}
         # By process, because the clients of object stores do not survive a fork.
         self._targets: dict[int, Target] = {}
+        self._may_have_moved = False
 
     def completed(self, rows: Sequence[Row], run: Run, shard: int, run_again: Run | None = None) -> Sequence[Row]:
         """Return the rows that ``with_bases`` returned, with the texts of all references among what they depend on.
@@ -102,7 +103,7 @@ class ColdBodies:
 
         for place in [place for place in self._files if place[0] == shard]:
             self._files.pop(place, None)
-        self._targets.clear()
+        self._may_have_moved = True
         current = run(read)
         if not isinstance(current, ChainedRows):
             return rows.updated(current), {}
@@ -184,12 +185,14 @@ class ColdBodies:
 
     def _target(self) -> Target:
         target = self._targets.get(os.getpid())
-        if target is None:
+        if target is None or self._may_have_moved:
             load_cold()
             name = self._shards.topology.name
             try:
                 store = self._settings.store()
             except ServerError as error:
+                if target is not None:
+                    return target
                 # Not an error of the shard's server, which would be taken to be down.
                 raise ColdStoreUnavailable(f"of {name}", f"the catalog does not say where it is: {error}") from error
             if store is None:
@@ -201,6 +204,7 @@ class ColdBodies:
                     f"{PREFIX_VARIABLE} demands"
                 )
             target = self._targets[os.getpid()] = open_target(store.uri)
+            self._may_have_moved = False
         return target
 
 
