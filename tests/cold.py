@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,7 +12,7 @@ from schemaless import Datastore
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.references import reference_body
-from schemaless.store.cold.content import ColdCell, Content, content_of
+from schemaless.store.cold.content import ColdCell, Content, content_of, without_documents
 from schemaless.store.cold.files import ColdFile, ShardFiles
 from schemaless.store.cold.targets import open_target
 from schemaless.store.internals import internals_of
@@ -94,6 +94,19 @@ class ColdFolder:
         }
         assert ShardFiles(self.shards, file.shard).publish(file, written, replaces)
         return self.live(file)
+
+    def rewrite(self, file: ColdFile, erased: Collection[int]) -> ColdFile:
+        """Replace a file by its next generation, without the documents of some added_ids."""
+        content = without_documents(self.target.read(file.name), erased)
+        assert content is not None
+        ids = file.first_id, file.last_id
+        successor = ShardFiles(self.shards, file.shard).list_new(
+            self.incarnation, *ids, file_id=file.file_id, generation=file.generation + 1
+        )
+        self.target.put(successor.name, content.data, "test")
+        live = self.published(successor, content, file)
+        self.target.delete([file.name])
+        return live
 
     def live(self, file: ColdFile) -> ColdFile:
         """Return the generation of a file that is live."""

@@ -14,15 +14,17 @@ import schemaless
 from schemaless import Cell, Datastore, InvalidInput, ServerUnavailable, StaleAbsence, StaleCell
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
+from schemaless.store.cold.fetching import cache
 from schemaless.store.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.topology.replication import has_caught_up_with
 from schemaless.wire.node import Node
+from tests.cold import ColdFolder
 from tests.freezing import freeze, thaw
 from tests.promotion import sql, word
 from tests.topologies import opened_as
 
-BOTH, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
+BOTH, NEW, COLD = (uuid.UUID(int=number) for number in (1, 2, 3))
 MANY = [(BOTH, "BASE"), (NEW, "BASE")]
 
 
@@ -34,7 +36,7 @@ def primary(flavour: str) -> Iterator[LocalServer]:
 
 
 @pytest.fixture(scope="module")
-def lagging(primary: LocalServer) -> Iterator[Datastore]:
+def lagging(primary: LocalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
     """A datastore whose replica has two versions of a row and is stopped; the primary has more."""
     (replica,) = primary.replicas
     node = Node("replica", socket=str(replica.socket))
@@ -46,6 +48,12 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
         for ref_key in (1, 2):
             opened.put_cell(BOTH, "BASE", ref_key, ref_key)
         opened.put_cell(BOTH, "NOTE", 1, "seen")
+        erased, _ = (opened.put_cell(COLD, "BASE", ref_key, "old") for ref_key in (1, 2))
+        folder = ColdFolder(opened, internals_of(opened).shards, tmp_path_factory.mktemp("cold"))
+        (file,) = folder.freeze([(COLD, "BASE", 1), (COLD, "BASE", 2)])
+        assert one(opened.get_cell(COLD, "BASE", 2)) == (["old"], [False])
+        folder.rewrite(file, {erased.added_id})
+        cache().clear()
         pools = internals_of(opened).shards
         assert has_caught_up_with(pools.pool_for(node), pools.pool_for(cluster.primary), 60)
         sql(replica, f"STOP {word(replica)}")
@@ -190,6 +198,8 @@ def outcome(store: Datastore, call: Callable[[Datastore], object]) -> object:
 
 def found_without_the_primary(store: Datastore) -> None:
     """Check every read while the primary is away."""
+    # The replica knows that the file of a cold cell was rewritten since this process read it.
+    assert one(store.get_cell(COLD, "BASE", 2, read_from="available")) == (["old"], [False])
     # The call that first meets the failure is answered as well.
     assert outcome(store, CALLS["the latest"][0]) == ([2], [True])
     assert {name: outcome(store, call) for name, (call, _, _) in CALLS.items()} == {

@@ -29,7 +29,6 @@ from schemaless.codec.envelope import is_reference, tombstone
 from schemaless.ops.failover import nodes
 from schemaless.store.cold.content import without_documents
 from schemaless.store.cold.fetching import cache
-from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.targets import LocalTarget
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -283,16 +282,10 @@ def test_a_delta_may_have_a_cold_base(store, row, cold_file, folder):
 
 def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, folder):
     """The cell and its file are read again: a new generation, a tombstone, a body that is whole again."""
-    files, shard = ShardFiles(folder.shards, store.shard_of(row)), store.shard_of(row)
+    shard = store.shard_of(row)
     assert store.get_cell(row, "BASE", 1).body == document(1)
     erased = store.get_cell(row, "BASE", 2)
-    content = without_documents(folder.target.read(cold_file.name), {erased.added_id})
-    rewritten = files.list_new(
-        cold_file.incarnation, cold_file.first_id, cold_file.last_id, file_id=cold_file.file_id, generation=1
-    )
-    folder.target.put(rewritten.name, content.data, "test")
-    folder.published(rewritten, content, cold_file)
-    folder.target.delete([cold_file.name])
+    folder.rewrite(cold_file, {erased.added_id})
     cache().clear()
     assert store.get_cell(row, "BASE", 1).body == document(1)
     with pytest.raises(ColdBodyMissing, match="does not have it any more"):
