@@ -201,6 +201,7 @@ class ColdEraser:
                 file.last_id,
                 file_id=file.file_id,
                 generation=generation,
+                last_event=last,
             )
         except JobConflict:
             return False
@@ -217,8 +218,6 @@ class ColdEraser:
             "text_bytes": rewritten.text_bytes,
             "file_bytes": len(rewritten.data),
             "sha256": rewritten.sha256,
-            # Of what was erased since then, it may have documents.
-            "erased_event": last,
         }
         if file.state == "condemned":
             # It is not kept for longer.

@@ -21,7 +21,7 @@ from schemaless.codec.compressors import too_large
 from schemaless.codec.envelope import base_of, is_erased, is_reference
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.references import reference_body
-from schemaless.errors import InvalidInput, JobConflict
+from schemaless.errors import ColdBodyMissing, ColdFileDamaged, InvalidInput, JobConflict
 from schemaless.ops.erasure.copies import copy_tables
 from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.job import Failure
@@ -40,7 +40,7 @@ from schemaless.store.cold.files import ColdFile, ShardFiles
 from schemaless.store.cold.objects import cells_of, check_written, content_in, delete_object
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.sql import lock_live_file
-from schemaless.store.cold.targets import open_target, unavailable
+from schemaless.store.cold.targets import Vanished, open_target, unavailable
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.dependents import dependents
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
@@ -55,6 +55,8 @@ _YIELDING_READ_BYTES: Final = 512 << 10
 _READ_CELLS: Final = 2_000
 _REPLACED_AT_ONCE: Final = 1_000
 _YIELDING_CELLS: Final = 100
+_STALLED_S: Final = 5.0
+"""Age of a gate from which a part is replaced as if the lease were lost, in seconds; a lease has more left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class _ShardWork:
         self._counters = run.state.counters
         self._settings = self._shards.run(self._shard, log_settings)
         self._has_deltas = True
+        self._gated_s = 0.0
         for name in ("files", "file_bytes", "text_bytes", "bases", "changed"):
             self._counters.setdefault(name, 0)
 
@@ -295,10 +298,15 @@ class _ShardWork:
             ColdFileDamaged: the store has something else.
         """
         self._run.gate()
-        with unavailable(self._target.uri):
-            self._target.put(file.name, content.data, file.token)
-        self._run.gate()
-        check_written(self._target, file, cells, content)
+        try:
+            with unavailable(self._target.uri):
+                self._target.put(file.name, content.data, file.token)
+            self._run.gate()
+            check_written(self._target, file, cells, content)
+        except (Vanished, ColdBodyMissing, ColdFileDamaged):
+            if self._files.all("writing", file_id=file.file_id):
+                raise
+            return False
         written: dict[str, int | str] = {
             "first_id": min(content.places),
             "last_id": max(content.places),
@@ -327,6 +335,7 @@ class _ShardWork:
         """
         ordered = iter(sorted(cells, key=lambda cell: cell[1:4]))
         while part := list(islice(ordered, _YIELDING_CELLS if self._run.yields else _REPLACED_AT_ONCE)):
+            self._gated_s = time.monotonic()
             self._run.gate()
             began_s = time.monotonic()
             references = {
@@ -355,7 +364,8 @@ class _ShardWork:
                 if not connection.rows(lock_live_file(self._database, file.file_id)):
                     return False
                 based.clear()
-                while self._has_deltas:
+                # A runner that has stalled may have lost its lease to one after which a migration has made deltas.
+                while self._has_deltas or time.monotonic() - self._gated_s > _STALLED_S:
                     # A delta that stays needs its own base, so those of the part count once they are known to stay.
                     cells = [cell[:4] for cell in part if cell.added_id not in based]
                     found = dependents(connection, self._database, CELLS, cells)

@@ -18,7 +18,7 @@ from schemaless.store.cold.settings import MOST_DAYS
 from schemaless.store.cold.targets import open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.sql import select_last_event
-from schemaless.store.internals import internals_of
+from schemaless.store.internals import Internals, internals_of
 
 _BLOCK_ROWS: Final = 20_000
 _WRITING_DAYS: Final = 1
@@ -43,7 +43,9 @@ class SweepSpec(JobSpec):
 def work(store: Datastore, run: ShardRun) -> None:
     """Condemn the files of one shard that no cell refers to, and delete those whose time has passed.
 
-    No job that writes references runs on the shard at the same time, since only one of these jobs can.
+    Only one job that writes references or deletes files can run on the shard, but a writer that has stalled and lost
+    its lease may write references to a live file after they were counted. To a condemned one it cannot, so they are
+    counted again, and a file that has some is live again.
     """
     internals, shard, state = internals_of(store), run.state.shard, run.state
     check_possible(internals, [shard])
@@ -54,17 +56,21 @@ def work(store: Datastore, run: ShardRun) -> None:
         state.counters.setdefault(name, 0)
     last = internals.shards.rows(shard, select_last_event(internals.shards.database(shard)))[0][0]
     state.counters["deleted"] += reconcile(target, files, shard, cold.incarnation, int(last or 0), run.gate)
-    references: Counter[int] = Counter()
-    for after, up_to, _ in internals.id_blocks(shard, _BLOCK_ROWS):
-        run.gate()
-        references.update(files.references(after, up_to))
-    for file in files.all("writing", "live"):
+    references, before = _references(run, internals, files), files.all("writing", "live")
+    for file in before:
         # An erasure that is rewriting the file lists its next generation as being written.
         if file.state == "writing" and now - file.changed_at < timedelta(days=_WRITING_DAYS):
             continue
         run.gate()
         if (file.state == "writing" or not references[file.file_id]) and files.condemn(file, file.state):
             state.counters["condemned"] += 1
+    if any(file.state == "live" and not references[file.file_id] for file in before):
+        references = _references(run, internals, files)
+    referred = {file.file_id: file for file in files.all("condemned") if references[file.file_id] and file.sha256}
+    for file in files.all("live"):
+        referred.pop(file.file_id, None)
+    for file in referred.values():
+        files.revive(file)
     for file in files.all("condemned"):
         run.gate()
         own = file.incarnation == cold.incarnation
@@ -73,6 +79,15 @@ def work(store: Datastore, run: ShardRun) -> None:
             state.counters["deleted"] += 1
             state.counters["deleted_bytes"] += file.file_bytes
     run.finish()
+
+
+def _references(run: ShardRun, internals: Internals, files: ShardFiles) -> Counter[int]:
+    """Return the number of cells that refer to each file."""
+    references: Counter[int] = Counter()
+    for after, up_to, _ in internals.id_blocks(run.state.shard, _BLOCK_ROWS):
+        run.gate()
+        references.update(files.references(after, up_to))
+    return references
 
 
 SWEEP: Final = JobKind(

@@ -2,8 +2,8 @@
 
 A file is listed as ``writing`` before any body is read for it, becomes ``live`` once it is complete and verified, and
 ``condemned`` when its place is taken or no cell refers to it; it is ``deleted`` when the object is gone. Each step is
-one conditional UPDATE, so that a writer that stalls cannot bring a file back. Rows are kept, so that no number is
-reused.
+one conditional UPDATE, so that a writer that stalls cannot bring a file back; only a sweep does, if cells refer to what
+it has condemned. Rows are kept, so that no number is reused.
 """
 
 from __future__ import annotations
@@ -152,7 +152,14 @@ class ShardFiles:
         return [ColdFile.of_row(self._shard, row) for row in rows]
 
     def list_new(
-        self, incarnation: str, first_id: int, last_id: int, *, file_id: int | None = None, generation: int = 0
+        self,
+        incarnation: str,
+        first_id: int,
+        last_id: int,
+        *,
+        file_id: int | None = None,
+        generation: int = 0,
+        last_event: int | None = None,
     ) -> ColdFile:
         """List a file as being written. Call this before reading any body for it.
 
@@ -162,6 +169,7 @@ class ShardFiles:
             last_id: highest added_id that it may have.
             file_id: number of the file that it replaces; a new one by default.
             generation: number of its generation.
+            last_event: it lacks the documents of all cells erased up to this event; by default, up to now.
 
         Raises:
             JobConflict: another process has listed this generation.
@@ -170,9 +178,8 @@ class ShardFiles:
         number = time.time_ns() // 1_000_000 << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
         number = number if file_id is None else file_id
         token = secrets.token_hex(8)
-        self._shards.execute(
-            self._shard, sql.insert_file(self._database, number, generation, incarnation, token, first_id, last_id)
-        )
+        names = number, generation, incarnation, token
+        self._shards.execute(self._shard, sql.insert_file(self._database, *names, first_id, last_id, last_event))
         (listed,) = [file for file in self.all(file_id=number) if file.generation == generation]
         if listed.token != token:
             raise JobConflict(f"another process is writing generation {generation} of cold file {number:x}")
@@ -258,6 +265,10 @@ class ShardFiles:
     def condemn(self, file: ColdFile, *states: State) -> bool:
         """Condemn a file that is in one of these states; return whether it is condemned."""
         return self._change(file, states, "condemned")
+
+    def revive(self, file: ColdFile) -> bool:
+        """Make a condemned file live again, to which cells refer; return whether it is live."""
+        return self._change(file, ["condemned"], "live")
 
     def deleted(self, file: ColdFile) -> bool:
         """Record that the object of a condemned file is gone; return whether that is recorded."""

@@ -97,12 +97,22 @@ def select_files(database: str, states: Iterable[str] = (), file_ids: Iterable[i
 
 
 def insert_file(
-    database: str, file_id: int, generation: int, incarnation: str, token: str, first_id: int, last_id: int
+    database: str,
+    file_id: int,
+    generation: int,
+    incarnation: str,
+    token: str,
+    first_id: int,
+    last_id: int,
+    last_event: int | None,
 ) -> bytes:
-    """List a file that is about to be written, as of the log of erased cells at this moment, unless it is listed."""
+    """List a file that is about to be written, as of an event of the log of erased cells, unless it is listed.
+
+    Without ``last_event``, that is the last event at this moment.
+    """
     return (
         b"INSERT INTO %b (file_id, generation, incarnation, token, state, first_id, last_id, erased_event) "
-        b"SELECT %d, %d, %b, %b, 'writing', %d, %d, COALESCE(MAX(event_id),0) FROM %b "
+        b"SELECT %d, %d, %b, %b, 'writing', %d, %d, %b FROM %b "
         b"ON DUPLICATE KEY UPDATE generation=VALUES(generation)"
         % (
             table(database, b"cold_file"),
@@ -112,6 +122,7 @@ def insert_file(
             text(token),
             first_id,
             last_id,
+            b"COALESCE(MAX(event_id),0)" if last_event is None else b"MIN(%d)" % last_event,
             table(database, b"erased_cell"),
         )
     )

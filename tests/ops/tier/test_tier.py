@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +15,8 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.cell import CellKey
+from schemaless.codec.deltas import encode_delta
+from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.recode import recode
@@ -20,6 +24,7 @@ from schemaless.codec.references import reference_body
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -112,26 +117,39 @@ def test_verify_names_what_is_wrong(cells, migrate_store, spec, cold_folder):
 
 
 @pytest.mark.guarantee("cold-verified")
+@pytest.mark.parametrize("step", ["put", "publish"])
 def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
-    cells, migrate_store, spec, cold_folder, monkeypatch
+    cells, migrate_store, spec, cold_folder, monkeypatch, step
 ):
     """An erasure in the meantime condemns and deletes it; its writer deletes what it has written, and starts again."""
-    publish, condemned = ShardFiles.publish, []
+    shards, condemned = internals_of(migrate_store).shards, []
+    publish, put = ShardFiles.publish, LocalTarget.put
 
-    def interrupted(files, file, written, replaces=None):
+    def condemn(files, file):
+        condemned.append(file)
+        assert files.condemn(file, "writing")
+        assert files.deleted(file)
+
+    def before_publish(files, file, written, replaces=None):
         if not condemned:
-            condemned.append(file)
-            assert files.condemn(file, "writing")
-            assert files.deleted(file)
+            condemn(files, file)
         return publish(files, file, written, replaces)
 
-    monkeypatch.setattr(ShardFiles, "publish", interrupted)
+    def after_put(target, name, *content):
+        put(target, name, *content)
+        if not condemned:
+            files = ShardFiles(shards, int(name.split("/")[1]))
+            condemn(files, next(file for file in files.all("writing") if file.name == name))
+            target.delete([name])
+
+    if step == "put":
+        monkeypatch.setattr(LocalTarget, "put", after_put)
+    else:
+        monkeypatch.setattr(ShardFiles, "publish", before_publish)
     TIER.run(migrate_store, spec)
     found = verify(migrate_store, range(4))
-    states = {
-        file.state
-        for file in ShardFiles(internals_of(migrate_store).shards, condemned[0].shard).all(file_id=condemned[0].file_id)
-    }
+    (file,) = condemned
+    states = {each.state for each in ShardFiles(shards, file.shard).all(file_id=file.file_id)}
     assert (states, found.faults) == ({"deleted"}, [])
     assert found.files == len([*cold_folder.rglob("*.parquet")])
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
@@ -191,6 +209,67 @@ def test_a_sweep_believes_no_listing(cells, migrate_store, spec, cold_folder, mo
     SWEEP.run(migrate_store, SweepSpec(0))
     found = verify(migrate_store, range(4))
     assert (found.faults, found.cells) == ([], sum(key.column_name != "HOT" for key in cells))
+
+
+@pytest.mark.guarantee("cold-verified")
+def test_a_sweep_keeps_a_file_that_a_stalled_run_refers_to(cells, migrate_store, spec, cold_folder, monkeypatch):
+    """It has counted no references when a run, which has lost its lease long ago, writes them."""
+    TIER.run(migrate_store, spec)
+    cold = bodies(migrate_store)
+    texts = {key: exact_text(body)[0] for key, body in cold.items()}
+    RECALL.run(migrate_store, RecallSpec())
+    shards = internals_of(migrate_store).shards
+    condemn, written = ShardFiles.condemn, []
+
+    def interrupted(files, file, *states):
+        number = file.file_id.to_bytes(8, "big")
+        for cell in internals_of(migrate_store).scan(file.shard) if not written else ():
+            if bytes(cold[cell.key])[2:10] == number:
+                changes = [(cell.added_id, digest_of(cell.body), bytes(cold[cell.key]))]
+                shards.execute(file.shard, update_bodies(shards.database(file.shard), changes))
+                written.append(file)
+        return condemn(files, file, *states)
+
+    monkeypatch.setattr(ShardFiles, "condemn", interrupted)
+    for _ in range(2):
+        SWEEP.run(migrate_store, SweepSpec(0))
+        cells = [cell for shard in range(4) for cell in migrate_store.scan_shard(shard)]
+        assert {cell.key: exact_text(cell.body)[0] for cell in cells} == texts
+    (file,) = {*written}
+    assert [each.state for each in ShardFiles(shards, file.shard).all(file_id=file.file_id)] == ["live"]
+    assert [path.name for path in cold_folder.rglob("*.parquet")] == [file.name.rpartition("/")[2]]
+
+
+@pytest.mark.guarantee("cold-exact")
+def test_a_run_that_has_stalled_looks_for_differences(fresh_store, new_row, migrate_store, cold_folder, monkeypatch):
+    """There were none when it began, but a migration has made one since it has lost its lease: its base stays."""
+    row, now, monotonic, stalled = new_row(), datetime.now(UTC), time.monotonic, []
+    shard, shards = fresh_store.shard_of(row), internals_of(migrate_store).shards
+    documents = {n: {"n": n, "text": "words " * 90} for n in (1, 2)}
+    for n, age in ((1, 0), (2, 9)):
+        fresh_store.put_cells([NewCell(row, "BASE", n, documents[n], created_at=now - timedelta(age))])
+    older = next(cell for cell in migrate_store.scan_shard(shard) if cell.ref_key == 1)
+    older_payload, base_payload = (ENGINE.msgpack.dumps(documents[n]) for n in (1, 2))
+    delta = encode_delta(ENGINE.msgpack, older_payload, 2, base_payload)
+    gate, before = ShardRun.gate, {file.file_id for file in ShardFiles(shards, shard).all("live")}
+
+    def stall(run):
+        """Stalls after the file is live, before its cells are replaced."""
+        gate(run)
+        if not stalled and {file.file_id for file in ShardFiles(shards, shard).all("live")} - before:
+            stalled.append(threading.current_thread())
+            changes = [(older.added_id, digest_of(older.body), delta)]
+            shards.execute(shard, update_bodies(shards.database(shard), changes))
+
+    def clock():
+        return monotonic() + 60 * (threading.current_thread() in stalled)
+
+    monkeypatch.setattr(ShardRun, "gate", stall)
+    monkeypatch.setattr(time, "monotonic", clock)
+    TIER.run(migrate_store, TierSpec(("BASE 5",), (now + timedelta(minutes=5)).isoformat()), [shard])
+    assert stalled
+    assert not any(map(is_reference, bodies(migrate_store).values()))
+    assert {n: fresh_store.get_cell(row, "BASE", n).body for n in documents} == documents
 
 
 def texts_of_every_kind(count, chance):
