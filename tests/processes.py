@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
@@ -23,13 +25,19 @@ from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.move.run import MOVE
 from schemaless.ops.tier.cooling import TIER
 from schemaless.ops.tier.recall import RECALL
+from schemaless.ops.tier.sweep import SWEEP
 from schemaless.wire.connection import Connection
 
 PROCESSES: Final = multiprocessing.get_context("forkserver")
 """The context of these processes. A program has one fork server, so one list of what it imports."""
 
-KINDS: Final = {kind.name: kind for kind in (MIGRATE, RESTORE, REBUILD, MOVE, ERASE, RETAIN, TIER, RECALL)}
+KINDS: Final = {kind.name: kind for kind in (MIGRATE, RESTORE, REBUILD, MOVE, ERASE, RETAIN, TIER, RECALL, SWEEP)}
 """Kinds of jobs by name."""
+
+
+class Killed(BaseException):
+    """Stands for the death of a process: the exception closes everything that it holds open."""
+
 
 PATIENCE_S: Final = 120.0
 
@@ -56,20 +64,50 @@ preload()
 
 
 @contextmanager
-def dying(fatal: int | None, die: Callable[[], None], note: Callable[[], None]) -> Iterator[None]:
-    """Call ``die`` before a statement that changes something, counted from 0, and ``note`` for each that is sent."""
-    statements = count()
-    ask = Connection.ask
+def dying(
+    fatal: int | None, die: Callable[[], None], note: Callable[[], None], *, unlocked: bool = False
+) -> Iterator[None]:
+    """Call ``die`` before a step that changes something, counted from 0, and ``note`` for each that is made.
+
+    A step is a statement, or the sync of a file or folder. With ``unlocked``, it is the first one from there on before
+    which this process holds no lock: a transaction, or a sync, while no thread is in a transaction.
+    """
+    steps = count()
+    dies = iter((True,))
+    transactions: set[Connection] = set()
+    ask, fsync = Connection.ask, os.fsync
+
+    def step(free: bool) -> None:
+        number = next(steps)
+        due = number == fatal
+        if unlocked and fatal is not None:
+            due = number >= fatal and free and not transactions
+        if due and next(dies, False):
+            die()
+        note()
 
     def hooked(connection: Connection, sql: bytes, **how: Any) -> object:
         if sql.startswith(_CHANGES):
-            if next(statements) == fatal:
-                die()
-            note()
-        return ask(connection, sql, **how)
+            step(sql.startswith(b"START"))
+        if sql.startswith(b"START"):
+            transactions.add(connection)
+        try:
+            return ask(connection, sql, **how)
+        finally:
+            if sql.startswith((b"COMMIT", b"ROLLBACK")):
+                transactions.discard(connection)
 
-    with mock.patch.object(Connection, "ask", hooked):
+    def synced(file: Any) -> None:
+        step(True)
+        fsync(file)
+
+    with mock.patch.object(Connection, "ask", hooked), mock.patch.object(os, "fsync", synced):
         yield
+
+
+def renews_lease() -> bool:
+    """Return whether this thread renews the lease of a runner in this process, and does not do its work."""
+    return threading.current_thread().name.startswith("job ")
 
 
 def run_job(url: str, job_id: int) -> None:
@@ -86,11 +124,12 @@ def run_command(url: str, *words: object) -> None:
     sys.exit(run([str(word) for word in words]))
 
 
-def _work_and_die(work: Callable[[], object], fatal: int | None, victim: int, sent: Any) -> None:
+def _work_and_die(work: Callable[[], object], fatal: int | None, victim: int, stalls: bool, sent: Any) -> None:
     def note() -> None:
         sent.value += 1
 
-    with dying(fatal, partial(os.kill, victim or os.getpid(), signal.SIGKILL), note):
+    how = signal.SIGSTOP if stalls else signal.SIGKILL
+    with dying(fatal, partial(os.kill, victim or os.getpid(), how), note, unlocked=stalls):
         work()
 
 
@@ -101,11 +140,16 @@ class Runner:
         work: a module-level function, or a partial one.
         fatal: number of the statement before which the process kills its victim, or None.
         victim: process id of the victim; 0 for the process itself.
+        stalls: stop it at the next such statement before which it holds no lock, and do not kill it.
     """
 
-    def __init__(self, work: Callable[[], object], fatal: int | None = None, victim: int = 0) -> None:
-        self._sent = PROCESSES.Value("i", 0)
-        self._process = PROCESSES.Process(target=_work_and_die, args=(work, fatal, victim, self._sent), daemon=True)
+    def __init__(
+        self, work: Callable[[], object], fatal: int | None = None, victim: int = 0, *, stalls: bool = False
+    ) -> None:
+        # Without a lock, which a thread of a process that is stopped may hold.
+        self._sent = PROCESSES.Value("i", 0, lock=False)
+        arguments = work, fatal, victim, stalls, self._sent
+        self._process = PROCESSES.Process(target=_work_and_die, args=arguments, daemon=True)
         self._process.start()
 
     @property
@@ -122,6 +166,19 @@ class Runner:
     def killed(self) -> bool:
         """Whether the process has died before its statement."""
         return self._process.exitcode == -signal.SIGKILL
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the process has been stopped, and may go on."""
+        try:
+            state = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return state.rpartition(")")[2].split()[0] == "T"
+
+    def resume(self) -> None:
+        """Let a stalled process go on."""
+        os.kill(self._process.pid or 0, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the process."""

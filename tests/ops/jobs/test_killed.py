@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -55,8 +55,10 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import check
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.spec import MoveSpec
+from schemaless.ops.tier import survey
 from schemaless.ops.tier.cooling import TIER, TierSpec
 from schemaless.ops.tier.recall import RECALL, RecallSpec
+from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
@@ -67,8 +69,9 @@ from schemaless.testing.servers import private_servers
 from schemaless.wire.urls import parse_url
 from tests.movers import connected, query
 from tests.ops.erasure.matrix import REASON, Matrix
+from tests.ops.jobs.kills import Kills
 from tests.ops.migrate.originals import everything
-from tests.processes import KINDS, PATIENCE_S, Runner, complete, dying, run_command, run_job
+from tests.processes import KINDS, PATIENCE_S, Killed, Runner, complete, dying, renews_lease, run_command, run_job
 from tests.promotion import caught_up, sql, word
 from tests.revisions import FIRST, LAST, installed
 
@@ -78,10 +81,6 @@ SHARD = 2
 """Shard on the second server that is rebuilt and moved."""
 
 Cells = dict[tuple[int, int], tuple[Any, ...]]
-
-
-class Killed(BaseException):
-    """Stands for the death of a process: the exception closes everything that it holds open."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +178,12 @@ class Cases:
         expected = {place: (key, bodies.get(place, body), at) for place, (key, body, at) in before.items()}
         return self._job(RECALL, RecallSpec(), None, expected)
 
+    def _sweep(self, rows: list[uuid.UUID], before: Cells) -> Case:
+        recalled = self._recall(rows, before)
+        assert recalled.job is not None
+        complete(self._store, self._url, recalled.job.job_id)
+        return self._job(SWEEP, SweepSpec(), None, recalled.expected)
+
     def _erase(self, rows: list[uuid.UUID], before: Cells) -> Case:
         ledger = internals_of(self._store).erasures.ledger
         number = ledger.intend(REASON, [target(row) for row in rows[:5]])
@@ -201,6 +206,9 @@ class Cases:
         else:
             complete(self._store, self._url, case.job.job_id)
         compare(self._store, case)
+        if case.job is not None and case.job.kind == "sweep":
+            SWEEP.run(self._store, SweepSpec())  # deletes what that one has condemned
+            assert not [path for path in (self._folder / "cold").rglob("*") if path.is_file()]
 
 
 def erasing(case: Case, erasures: dict[CellKey, int]) -> Case:
@@ -540,6 +548,26 @@ def test_an_erasure_beside_writers_readers_and_a_migration(url, new_row):
         assert [key.ref_key for key in written] == list(range(1, len(written) + 1))
 
 
+@pytest.mark.long
+@pytest.mark.twice
+@pytest.mark.guarantee("history-exact", "history-erasure", "cold-killed")
+def test_kills_of_jobs_beside_each_other_lose_nothing(accounts, new_name, tmp_path):
+    """With history and cold cells; benchmarks/kills.py runs more of them, and kills servers."""
+    url = str(accounts.root(accounts.create(new_name, 2)))
+    with (
+        schemaless.connect(url, read_timeout_s=60) as store,
+        closing(Kills(store, url, 7, tmp_path / "cold")) as kills,
+    ):
+        for _ in range(6):
+            kills.round()
+        kills.check()
+        assert (kills.faults, kills.killed.total() > 10) == ([], True)
+        assert kills.codecs["msgpack+delta"] + kills.codecs["packed+delta"] > 0
+        assert kills.codecs["cold"] > 0
+        assert [harm for harm in kills.damage() if not kills.found()] == []
+        assert kills.found() == []
+
+
 @pytest.fixture
 def mortal(flavour: str) -> Iterator[LocalServer]:
     """A primary with an asynchronous replica; the test kills it."""
@@ -611,3 +639,56 @@ def test_erasures_that_a_failover_loses_are_repeated(mortal, servers, new_row, m
         erased = {key: number for key in keys if key.row_key in rows[:40] and key.column_name == "BASE"}
         erased |= {key: retention for key in keys if key[1:] == ("LOG", 1)}
         compare(store, erasing(case, erased))
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("cold-killed")
+@pytest.mark.parametrize("kind", ["tier", "recall"])
+def test_a_failover_that_loses_what_a_tier_run_or_a_recall_has_done(mortal, servers, new_row, tmp_path, kind):
+    """The replica lacks references, bodies, and rows of the list of files; the job goes on with what it has."""
+    (replica,) = mortal.replicas
+    url = schemaless.create(f"lost{uuid.uuid4().hex[:8]}", 2, [servers[0].url, mortal.url])
+    nodes.add_replica(url, "cluster-2", replica.url)
+    chance = random.Random(int(os.environ.get("TIER_SEED", "3")))
+    with schemaless.connect(url) as store:
+        rows = list(islice((row for row in iter(new_row, None) if store.shard_of(row) == 1), 30))
+        documents = {row: {"row": str(row), "text": "word " * 200} for row in rows}
+        store.put_cells([schemaless.NewCell(row, "LOG", 1, document) for row, document in documents.items()])
+        internals_of(store).cold.set_store(str(tmp_path), 1)
+        later = datetime.now(UTC) + timedelta(minutes=5)
+        tiered = TIER, TierSpec(("LOG 0",), later.isoformat(), file_text_bytes=4_000)
+        if kind == "recall":
+            TIER.run(store, tiered[1])
+        job_kind, spec = tiered if kind == "tier" else (RECALL, RecallSpec())
+        job, _ = job_kind.begin_or_join(store, spec, [1])
+        stops, dies = sorted(chance.sample(range(10, 40), 2)) if kind == "tier" else (1, 2)
+        steps = itertools.count()
+
+        def step() -> None:
+            if renews_lease():
+                return
+            number = next(steps)
+            if number == stops:
+                with caught_up(mortal):
+                    sql(replica, f"STOP {word(replica)}")
+            if number == dies:
+                local_servers.kill(mortal)
+                sql(replica, f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
+                nodes.set_primary(url, "cluster-2", replica.url, timeout_s=1)
+                raise Killed
+
+        with suppress(Killed), dying(None, int, step):
+            work_on(opening_of(store), job.job_id, 1, "first", job_kind.work)
+        let_go()
+        assert next(steps) > dies
+
+    with schemaless.connect(url) as store:
+        assert {row: store.get_cell(row, "LOG", 1).body for row in rows} == documents
+        JobStore(store).leases.release_dead(job.job_id, "")
+        job_kind.run(store, spec, job=job)
+        TIER.run(store, tiered[1]) if kind == "tier" else RECALL.run(store, spec)
+        assert {row: store.get_cell(row, "LOG", 1).body for row in rows} == documents
+        stored = everything(store).values()
+        assert {is_reference(body) for _, body, _ in stored} == {kind == "tier"}
+        assert check(store, cold=True).faults == {}
+        assert survey.verify(store, [0, 1]).faults == []

@@ -39,7 +39,6 @@ from schemaless.store.cold.fetching import cache
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.cold import ColdFolder
-from tests.ops.migrate.kills import Kills
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -437,21 +436,6 @@ def test_deaths_at_any_statement_lose_nothing(fresh_store, migrate_store, erase_
             assert found.keys() >= {n for n in ref_keys if (row, column, n) not in erased}
         call(number)
     assert check(fresh_store).faults == {}
-
-
-@pytest.mark.long
-@pytest.mark.guarantee("history-exact", "history-erasure")
-def test_kills_of_migrations_erasures_and_moves_lose_nothing(accounts, new_name):
-    """Each round, jobs beside each other die before a statement; benchmarks/history_kills.py runs more of them."""
-    url = str(accounts.root(accounts.create(new_name, 2)))
-    with schemaless.connect(url, read_timeout_s=60) as store:
-        kills = Kills(store, url, seed=7)
-        for _ in range(8):
-            kills.round()
-        kills.check()
-        assert (kills.faults, kills.killed.total() > 10) == ([], True)
-        assert kills.codecs["msgpack+delta"] + kills.codecs["packed+delta"] > 0
-        assert [harm for harm in kills.damage() if not check(store).faults] == []
 
 
 @pytest.mark.long

@@ -1,22 +1,34 @@
-"""A state machine compares a datastore that keeps its history as deltas with a dict, after each step."""
+"""A state machine compares a datastore that has deltas and cold cells with a dict, after each step."""
 
 from __future__ import annotations
 
 import threading
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import schemaless
-from schemaless import Datastore, NewCell
+from schemaless import Datastore, NewCell, RowHeld
 from schemaless.codec.envelope import describe_body
 from schemaless.ops.erasure import job
 from schemaless.ops.erasure.job import ErasureSpec, finish_erasure
+from schemaless.ops.erasure.replay import replay, undone
+from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate import rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -24,11 +36,16 @@ from schemaless.ops.migrate.verify import check
 from schemaless.ops.move import run as moves
 from schemaless.ops.move.compare import compare
 from schemaless.ops.move.spec import MoveSpec
+from schemaless.ops.tier.cooling import TIER, TierSpec
+from schemaless.ops.tier.recall import RECALL, RecallSpec
+from schemaless.ops.tier.survey import verify
+from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cells.bases import with_bases
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.sql.parts import CELL, quoted_table
+from tests.ops.jobs.kills import unsound
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
@@ -46,8 +63,20 @@ specs = st.sampled_from(
     [(to, history) for to in ("msgpack+zlib", "packed+zstd") for history in (True, True, None, False)]
     + [("msgpack+zstd", None), ("json+zlib", None), ("legacy", None)]
 )
+BEGIN = datetime.now(UTC)
+LATER = (BEGIN + timedelta(minutes=5)).isoformat()
+ages = st.sampled_from([0, 0, 2, 5])
+"""How old versions are, or have to be to become cold, in days."""
+
 positions = st.integers(0, 40)
 """Number of the statement about a copy before which an erasure begins."""
+
+
+def literal(value: object) -> bytes:
+    """Return a value of a row as SQL."""
+    if isinstance(value, bytes):
+        return b"x'%b'" % value.hex().encode()
+    return b"NULL" if value is None else repr(value if isinstance(value, int) else str(value)).encode()
 
 
 def document(kind: str, ref_key: int) -> object:
@@ -62,7 +91,10 @@ def document(kind: str, ref_key: int) -> object:
 
 
 class History(RuleBasedStateMachine):
-    """Compares the versions of a shard with ``model``: their documents as text, or None for erased ones."""
+    """Compares the versions of a shard with ``model``: their documents as text, or None for erased ones.
+
+    ``held`` has the rows that are under a legal hold, ``saved`` a backup of the shard and of the model.
+    """
 
     store: Datastore
     new_row: Callable[[], uuid.UUID]
@@ -73,6 +105,8 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.model: dict[Key, str | None] = {}
         self.rows: list[uuid.UUID] = []
+        self.held: set[uuid.UUID] = set()
+        self.saved: tuple[dict[str, list[Any]], dict[Key, str | None]] | None = None
 
     def _rows(self):
         return (row for row in iter(self.new_row, None) if self.store.shard_of(row) == SHARD)
@@ -84,12 +118,14 @@ class History(RuleBasedStateMachine):
             self.put(place % 2, column, batch, None)
         self.migrate((to[0], None))
         self.migrate(("msgpack+zlib", True))
+        self.tier("A", 0, 30_000)
 
-    @rule(place=places, column=columns, batch=batches, codec=codecs)
-    def put(self, place, column, batch, codec) -> None:
-        """Put new versions, above, between and below others."""
+    @rule(place=places, column=columns, batch=batches, codec=codecs, age=ages)
+    def put(self, place, column, batch, codec, age=0) -> None:
+        """Put new versions, above, between and below others; puts of the same ones change nothing."""
+        created_at = BEGIN - timedelta(age)
         cells = [
-            NewCell(self.rows[place], column, ref_key, document(kind, ref_key))
+            NewCell(self.rows[place], column, ref_key, document(kind, ref_key), created_at=created_at)
             for ref_key, kind in batch.items()
             if (self.rows[place], column, ref_key) not in self.model
         ]
@@ -100,11 +136,64 @@ class History(RuleBasedStateMachine):
     def migrate(self, to) -> None:
         migrate.run(self.store, MigrateSpec(to[0], history=to[1]), shards=[SHARD])
 
+    @rule(column=columns, age=ages, file_bytes=st.sampled_from([3_000, 30_000]))
+    def tier(self, column, age, file_bytes) -> None:
+        TIER.run(self.store, TierSpec((f"{column} {age}",), LATER, file_text_bytes=file_bytes), [SHARD])
+
+    @rule(chosen=st.sampled_from([(), ("A",)]))
+    def recall(self, chosen) -> None:
+        RECALL.run(self.store, RecallSpec(chosen), [SHARD])
+
+    @rule()
+    def sweep(self) -> None:
+        """Files are kept for a day, because of the backup."""
+        SWEEP.run(self.store, SweepSpec(1), [SHARD])
+        assert verify(self.store, [SHARD]).faults == []
+
+    @rule(place=places)
+    def hold(self, place) -> None:
+        """Hold a row, whose versions cannot be erased any more, or release it."""
+        row, holds = self.rows[place], internals_of(self.store).erasures.ledger.holds
+        if row in self.held:
+            assert holds.release([row], "test") == 1
+        else:
+            holds.hold([row], "test", "case")
+            with pytest.raises(RowHeld):
+                self.store.erase(row, "A", reason="test")
+        self.held ^= {row}
+
+    def _tables(self, run: Callable[[bytes], Any]) -> dict[str, Any]:
+        database = internals_of(self.store).shards.database(SHARD)
+        return {name: run(f"{{}} `{database}`.{name}".encode()) for name in ("cell", "erased_cell", "cold_file")}
+
+    def _read(self, statement: bytes) -> list[Any]:
+        return list(internals_of(self.store).shards.rows(SHARD, statement))
+
+    @rule()
+    def back_up(self) -> None:
+        self.saved = self._tables(lambda name: self._read(name.replace(b"{}", b"SELECT * FROM"))), dict(self.model)
+
+    @precondition(lambda self: self.saved and not self.held)
+    @rule()
+    def restore(self) -> None:
+        """Restore the shard, and erase again what was erased since the backup; later versions are lost."""
+        shards = internals_of(self.store).shards
+        assert self.saved
+        tables, model = self.saved
+        for name, rows in tables.items():
+            table = f"`{shards.database(SHARD)}`.{name}".encode()
+            shards.execute(SHARD, b"DELETE FROM %b" % table)
+            for row in rows:
+                shards.execute(SHARD, b"INSERT INTO %b VALUES (%b)" % (table, b",".join(map(literal, row))))
+        replay(self.store, undone(self.store), Thresholds())
+        assert undone(self.store) == []
+        self.model = {key: body and self.model.get(key) for key, body in model.items()}
+
     def _erasure(self, data) -> Callable[[], object] | None:
         """Return a call that erases a version, some of them or a row, and record what it erases."""
         # In an order that does not depend on the row_keys, which differ in each example.
         live = sorted(
-            (key for key, body in self.model.items() if body is not None),
+            (key for key, body in self.model.items() if body is not None and key[0] not in self.held),
             key=lambda key: (self.rows.index(key[0]), *key[1:]),
         )
         if not live:
@@ -133,9 +222,10 @@ class History(RuleBasedStateMachine):
         if number is not None:
             job.run(self.store, ErasureSpec(number))
         policies.remove(column)
+        self.saved = None  # which versions expire again depends on newer ones, which a restore loses
         for key in list(self.model):
             newer = sum(other[:2] == key[:2] and other[2] > key[2] for other in self.model)
-            if key[1] == column and newer >= versions:
+            if key[1] == column and newer >= versions and key[0] not in self.held:
                 self.model[key] = None
 
     @rule(data=st.data(), position=positions)
@@ -163,7 +253,8 @@ class History(RuleBasedStateMachine):
             sql = b"SELECT %b FROM %b" % (CELL, quoted_table(database, name))
             return with_bases(connection, database, connection.rows(sql), name)
 
-        for row in internals.shards.pool_for(node).run(read):
+        rows = internals.shards.pool_for(node).run(read)
+        for row in internals.cold_bodies.completed(rows, partial(internals.shards.run, SHARD), SHARD):
             cell = internals.stored_cell(row, SHARD)
             if tuple(cell.key) in self.model:
                 body = cell.decode().body
@@ -188,14 +279,18 @@ class History(RuleBasedStateMachine):
                 for ref_key in list(expected)[::7]:
                     cell = self.store.get_cell(row, column, ref_key)
                     assert (None if cell is None else repr(cell.body)) == expected[ref_key]
-        scanned = {cell.key: cell for cell in self.store.scan_shard(SHARD) if cell.row_key in self.rows}
+        stored = [cell for cell in self.store.scan_shard(SHARD) if cell.row_key in self.rows]
+        assert unsound(stored) == []
+        scanned = {cell.key: cell for cell in stored}
         assert {tuple(key) for key in scanned} == set(self.model)
         for key, cell in scanned.items():
             self.seen.add(describe_body(cell.body).name)
             assert cell.erased or repr(cell.decode().body) == self.model[tuple(key)]
 
     def teardown(self) -> None:
-        assert check(self.store).faults == {}
+        for row in self.held:
+            internals_of(self.store).erasures.ledger.holds.release([row], "test")
+        assert check(self.store, cold=True).faults == {}
 
 
 @pytest.fixture
@@ -239,11 +334,15 @@ def interject(monkeypatch):
     return Interjection
 
 
-@pytest.mark.guarantee("history-exact", "history-erasure")
+@pytest.mark.guarantee("history-exact", "history-erasure", "cold-exact")
 @pytest.mark.parametrize(("examples", "steps"), [(2, 7), pytest.param(15, 15, marks=pytest.mark.long)])
-def test_every_version_reads_as_in_a_model(accounts, fresh_url, new_row, interject, examples, steps):
-    """Whatever is written, re-encoded, erased, expired, moved and rebuilt, in any order and at the same time."""
+def test_every_version_reads_as_in_a_model(accounts, fresh_url, new_row, interject, tmp_path, examples, steps):
+    """Whatever is written, re-encoded, made cold, recalled, erased, expired, moved, rebuilt and restored.
+
+    In any order, and partly at the same time. No delta ever depends on a version that is cold or erased.
+    """
     with schemaless.connect(accounts.root(fresh_url), allow_nan=True) as opened:
+        internals_of(opened).cold.set_store(str(tmp_path / "cold"), 1)
 
         class Bound(History):
             store = opened
@@ -260,4 +359,4 @@ def test_every_version_reads_as_in_a_model(accounts, fresh_url, new_row, interje
                 suppress_health_check=list(HealthCheck),
             ),
         )
-    assert "msgpack+delta" in Bound.seen
+    assert {"msgpack+delta", "cold"} <= Bound.seen

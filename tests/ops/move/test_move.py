@@ -7,19 +7,36 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import schemaless
-from schemaless import Datastore, InvalidInput, JobConflict, MoveRefused, NewStoredCell, ServerUnavailable
+from schemaless import (
+    Datastore,
+    InvalidInput,
+    JobConflict,
+    MoveRefused,
+    NewCell,
+    NewStoredCell,
+    ServerUnavailable,
+    finish_erasure,
+)
+from schemaless.cell import CellKey
+from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import REBUILD, RebuildSpec
+from schemaless.ops.migrate.run import MIGRATE
+from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.move import run as moves
 from schemaless.ops.move import sql
+from schemaless.ops.move.compare import compare
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.spec import CREATED_NEW, TABLES, MoveSpec
 from schemaless.ops.move.sql import CARRIED, FENCED
+from schemaless.ops.tier.cooling import TIER, TierSpec
+from schemaless.ops.tier.survey import verify
 from schemaless.schema.tables import shard_metadata
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.followers.settings import Settings
@@ -27,6 +44,7 @@ from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.movers import query
+from tests.ops.jobs.kills import unsound
 from tests.ops.move.benches import SHARD, other
 from tests.promotion import caught_up
 from tests.store.followers.child import TIMING
@@ -89,6 +107,63 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert put.added_id > max(before) + (1 << 19)
     assert cold.all() == files
     assert [file.state for file in files] == ["live"]
+
+
+@pytest.mark.guarantee("history-exact", "cold-exact")
+@pytest.mark.twice
+def test_a_move_with_differences_and_cold_cells_while_applications_write_read_and_erase(client, mover, rows, tmp_path):
+    """New versions are put above and between others, bases are erased, and every version is read all the time."""
+    row, now = next(rows), datetime.now(UTC)
+    keys = [CellKey(row, column, 2 * n) for column in ("BASE", "LOG") for n in range(60)]
+    model: dict[CellKey, object] = {}
+
+    def put(key: CellKey, age: int = 0) -> None:
+        body = {"n": key.ref_key, "words": [f"word {number}" for number in range(100)]}
+        client.put_cells([NewCell(*key, body, created_at=now - timedelta(age))])
+        model[key] = body
+
+    for key in keys:
+        put(key, 9 if key.column_name == "LOG" and key.ref_key < 60 else 0)
+    MIGRATE.run(mover, MigrateSpec(history=True), [SHARD])
+    internals_of(mover).cold.set_store(str(tmp_path), 1)
+    spec = TierSpec(("LOG 5",), (now + timedelta(minutes=5)).isoformat(), file_text_bytes=9_000)
+    assert TIER.run(mover, spec, [SHARD]).state == "done"
+    cells = {cell.key: bytes(cell.body) for cell in mover.scan_shard(SHARD)}
+    bases = [key for key in keys if key.ref_key in map(base_of, filter(is_delta, cells.values()))]
+    victims = (key for key in keys if is_reference(cells[key]) or key in bases)
+    stop, faults, rounds = threading.Event(), [], itertools.count()
+
+    def use() -> None:
+        try:
+            while not stop.is_set() or not next(rounds):
+                for key in (CellKey(row, "BASE", 2 * next(numbers) + 1), CellKey(row, "LOG", 200 + next(numbers))):
+                    put(key)
+                erased = next(victims, None)
+                if erased is not None:
+                    finish_erasure(client, client.erase(*erased, reason="test").number)
+                    del model[erased]
+                faults.extend(wrong())
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            faults.append(error)
+
+    def wrong() -> list[CellKey]:
+        found = {cell.key: cell.body for column in ("BASE", "LOG") for cell in client.get_versions(row, column)}
+        return [key for key in found.keys() | model.keys() if found.get(key) != model.get(key)]
+
+    numbers = itertools.count()
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        (record,) = moves.run(mover, spec_for(client), [SHARD])
+    finally:
+        stop.set()
+        thread.join()
+    assert (record.phase, faults, wrong()) == ("verified", [], [])
+    assert unsound(mover.scan_shard(SHARD)) == []
+    assert verify(mover, [SHARD]).faults == []
+    (left,) = moves.left_behind(mover, [SHARD])
+    assert compare(mover, left).same
+    moves.drop(mover, left)
 
 
 @pytest.mark.guarantee("myrocks-moves")
