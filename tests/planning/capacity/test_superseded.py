@@ -66,7 +66,7 @@ def test_a_report_of_a_catalog_without_policies_says_so(
     collected = collect(fresh_store)
     catalog.run(lambda connection: connection.execute(b"RENAME TABLE %b_away TO %b" % (table, table)))
 
-    assert any(note.startswith("retention policies could not be read: ") for note in collected.notes)
+    assert any(note.startswith("policies could not be read: ") for note in collected.notes)
     assert collected.measurements[-1].trials.columns
 
 
