@@ -13,8 +13,6 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import schemaless.errors as errors
-
 if TYPE_CHECKING:
     from schemaless.base.keys import new_key as new_key
     from schemaless.cell import (
@@ -160,25 +158,29 @@ _HOMES = {
     "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_HOME_OF |= {
-    name: errors.__name__
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, errors.SchemalessError)
-}
+_ERRORS = "schemaless.errors"
+
+
+def _is_error(name: str) -> bool:
+    errors = import_module(_ERRORS)
+    kind = getattr(errors, name, None)
+    return isinstance(kind, type) and issubclass(kind, errors.SchemalessError)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME_OF, *filter(_is_error, vars(import_module(_ERRORS)))])
+
 
 if not TYPE_CHECKING:  # type checkers use the imports above; with __getattr__ they would accept any name
-    __all__ = sorted(_HOME_OF)
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             value = version("schemaless-store")
-        elif name not in _HOME_OF:
-            raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
+        elif name == "__all__":
+            value = __dir__()
+        elif name in _HOME_OF or (not name.startswith("_") and _is_error(name)):
+            value = getattr(import_module(_HOME_OF.get(name, _ERRORS)), name)
         else:
-            value = getattr(import_module(_HOME_OF[name]), name)
+            raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
         globals()[name] = value
         return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME_OF)
