@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from schemaless.base.logger import log
 from schemaless.cell import JSONDocument
 from schemaless.errors import (
     ColdBodyMissing,
@@ -183,9 +184,15 @@ class ColdEraser:
     def _reconcile(self, last: int) -> None:
         """Have the shard list what is in the store, if the datastore has one."""
         self._store = self._internals.cold.store()
-        if self._store is not None:
-            target, own = self._opened(), self._store.incarnation
-            reconcile(target, self._files, self._shard, own, last, self._gate)
+        if self._store is None:
+            return
+        try:
+            reconcile(self._opened(), self._files, self._shard, self._store.incarnation, last, self._gate)
+        except (ColdStoreUnavailable, InvalidInput) as error:
+            # A restored copy, which may not reach the original's store, has no files of its own.
+            if any(map(self.is_own, self._files.all())):
+                raise
+            log.warning("shard %d lists no cold file of its own, and none was looked for: %s", self._shard, error)
 
     def _replace(self, file: ColdFile, rewritten: Content, last: int) -> bool:
         """Write a file's next generation, which takes its place; return False if another process was faster.
