@@ -168,7 +168,7 @@ def alternate(url: str, servers: Sequence[int], options: Any) -> tuple[list[Phas
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)
         if running.returncode == 0:
-            sys.exit("the job came to its end, so there was nothing to measure: raise --documents")
+            sys.exit("the job came to its end, so there was nothing to measure: measure more documents")
         assert running.returncode == 3, said.decode()
         rate = done / (phases[-1].end_s - phases[-1].start_s) / 1e6
         notes.append(f"running {turn}: {rate:.1f} MB of legacy text a second")
