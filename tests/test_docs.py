@@ -131,6 +131,27 @@ def test_the_reference_matches_docstrings_and_help_texts():
     assert reference.stale() == [], "run 'make reference'"
 
 
+def test_the_reference_keeps_continued_lines_and_exceptions_that_share_an_entry():
+    """A section with a single entry, and 'Raises' with several names before the colon."""
+    docstring = """Wait.
+
+        Args:
+            timeout_s: maximum time, in
+                seconds.
+
+        Raises:
+            InvalidInput, InvalidCell: an argument
+                is invalid.
+        """
+    advice = "../troubleshooting.md#"
+    raised = f"[`InvalidInput`]({advice}invalidinput), [`InvalidCell`]({advice}invalidcell)"
+
+    lines = "\n".join(reference.described(docstring)).splitlines()
+
+    assert "| `timeout_s` | maximum time, in seconds. |" in lines
+    assert f"| {raised} | an argument is invalid. |" in lines
+
+
 def test_every_page_is_listed_in_the_overview():
     """docs/README.md leads to each page; the site's navigation is built from it."""
     overview = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("\n## Tutorials\n")[2]

@@ -81,13 +81,13 @@ def parts(docstring: str) -> Iterator[tuple[str | None, str]]:
     pieces = re.split(pattern, inspect.cleandoc(docstring), flags=re.MULTILINE)
     yield None, pieces[0].rstrip()
     for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        yield name, inspect.cleandoc(text)
+        yield name, textwrap.dedent(text).strip()
 
 
 def entries(text: str) -> list[tuple[str, str]]:
-    """Return the ``name: what`` entries of a section, with their continuation lines."""
-    found = re.findall(r"^(\w+): (.*(?:\n(?:[ ].*)?)*)", text, re.MULTILINE)
-    return [(name, one_line(what)) for name, what in found]
+    """Return the ``name: what`` entries of a section, with their continuation lines; exceptions may share an entry."""
+    found = re.findall(r"^(\w+(?:, \w+)*): (.*(?:\n(?:[ ].*)?)*)", text, re.MULTILINE)
+    return [(names, one_line(what)) for names, what in found]
 
 
 def block(match: re.Match[str]) -> str:
@@ -106,7 +106,8 @@ def described(docstring: str) -> Iterator[str]:
             head = {"Args": "argument", "Attributes": "attribute", "Raises": "raises"}[name]
             yield f"| {head} | what it is |\n|---|---|"
             for entry, what in entries(text):
-                yield f"| {linked(f'`{entry}`') if name == 'Raises' else f'`{entry}`'} | {linked(what)} |"
+                names = f"`{entry}`".replace(", ", "`, `")
+                yield f"| {linked(names) if name == 'Raises' else names} | {linked(what)} |"
             yield ""
 
 
@@ -122,7 +123,7 @@ def signature(name: str, value: Callable[..., Any]) -> str:
     text = name + re.sub(r"'([^']*)'(?=[,)\s=]|$)", r"\1", re.sub(r"ForwardRef\(([^)]*)\)", r"\1", str(declared)))
     if len(text) > 100:
         inside, _, returned = text[len(name) + 1 :].rpartition(")")
-        split = re.split(r", (?![^\[(]*[\])])", inside)
+        split = re.split(r", (?=\*{0,2}\w+: |\*(?:,|$))", inside)
         text = f"{name}(\n" + "".join(f"    {part},\n" for part in split) + f"){returned}"
     # Without ``def``, which is left out everywhere.
     before = "async " if inspect.iscoroutinefunction(value) else ""
