@@ -14,7 +14,7 @@ from schemaless.codec.exact_text import exact_text
 from schemaless.codec.references import reference_body
 from schemaless.store.cold.content import ColdCell, Content, content_of, without_documents
 from schemaless.store.cold.files import ColdFile, ShardFiles
-from schemaless.store.cold.targets import open_target
+from schemaless.store.cold.targets import MARKER, mark, open_target
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from schemaless.wire.sql.parts import blob_hex, cell_table
@@ -32,6 +32,7 @@ class ColdFolder:
     def __init__(self, store: Datastore, shards: Shards, folder: str | Path) -> None:
         self.store, self.shards, self.folder = store, shards, Path(folder)
         self.target = open_target(str(folder))
+        mark(self.target)
         self.incarnation = uuid.uuid4().hex
         catalog = shards.pool_for(internals_of(store).catalog.node)
         catalog.execute(
@@ -123,5 +124,5 @@ class ColdFolder:
         return [source.read_row_group(number)["body"].to_pylist() for number in range(source.num_row_groups)]
 
     def names(self) -> set[str]:
-        """Return the names of all files below the folder."""
-        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()}
+        """Return the names of all files below the folder but the marker."""
+        return {str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file()} - {MARKER}

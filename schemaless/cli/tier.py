@@ -83,7 +83,8 @@ def store(uri: str | None, store: Datastore, keep_days: int | None, moved: bool)
     """Show or set where cold files are.
 
     URI is a folder that every client can reach, or one that pyarrow opens, such as s3://bucket/path. Credentials come
-    from the environment of each process. The account needs the role admin.
+    from the environment of each process. Unless the datastore has cold files, which must be there then, the command
+    marks the place as a cold store. The account needs the role admin.
 
     \b
     Examples:
@@ -102,12 +103,13 @@ def store(uri: str | None, store: Datastore, keep_days: int | None, moved: bool)
     if uri is None and known is None:
         raise click.UsageError("give the URI, too: the datastore has no cold store yet")
     place = open_target(known.uri if uri is None and known is not None else str(uri)).uri
-    if known is not None and place != known.uri and not moved and _has_files(store):
+    has_files = known is not None and _has_files(store)
+    if known is not None and place != known.uri and not moved and has_files:
         raise click.UsageError(
             f"cold files are in {known.uri}; copy them to {place} first, and run the command again with --moved"
         )
     days = keep_days if keep_days is not None else 30 if known is None else known.keep_days
-    settings.set_store(place, days)
+    settings.set_store(place, days, marked=uri is None or has_files)
     out().print(f"cold files are in {place}; unused ones are kept for {days:,} days")
 
 

@@ -27,9 +27,9 @@ from schemaless.errors import (
 from schemaless.ops.erasure import sql
 from schemaless.store.cold.content import Content, content_of, load_cold, without_documents
 from schemaless.store.cold.files import ColdFile, ShardFiles, State
-from schemaless.store.cold.objects import content_in, delete_object, reconcile
+from schemaless.store.cold.objects import content_in, delete_object, put_object, reconcile
 from schemaless.store.cold.settings import ColdStore
-from schemaless.store.cold.targets import Target, open_target, unavailable
+from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.followers.sql import select_last_event
 from schemaless.store.internals import Internals
 
@@ -213,8 +213,7 @@ class ColdEraser:
         except JobConflict:
             return False
         target = self._opened()
-        with unavailable(target.uri):
-            target.put(successor.name, rewritten.data, secrets.token_hex(4))
+        put_object(target, successor, rewritten.data, secrets.token_hex(4))
         try:
             content_in(target, replace(successor, sha256=rewritten.sha256))
         except (ColdBodyMissing, ColdFileDamaged) as error:

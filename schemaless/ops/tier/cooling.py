@@ -37,10 +37,10 @@ from schemaless.planning.sampling.table_sizes import table_weights
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.cold.content import FILE_BYTES, ColdCell, Content, content_of, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles
-from schemaless.store.cold.objects import cells_of, check_written, content_in, delete_object
+from schemaless.store.cold.objects import cells_of, check_written, content_in, delete_object, put_object
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.sql import lock_live_file
-from schemaless.store.cold.targets import Vanished, open_target, unavailable
+from schemaless.store.cold.targets import Vanished, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.dependents import dependents
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
@@ -299,8 +299,7 @@ class _ShardWork:
         """
         self._run.gate()
         try:
-            with unavailable(self._target.uri):
-                self._target.put(file.name, content.data, file.token)
+            put_object(self._target, file, content.data, file.token)
             self._run.gate()
             check_written(self._target, file, cells, content)
         except (Vanished, ColdBodyMissing, ColdFileDamaged):

@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from schemaless.errors import ColdBodyMissing, ColdFileDamaged, ColdStoreUnavailable
+from schemaless.errors import ColdBodyMissing, ColdFileDamaged
 from schemaless.store.cold.content import ColdCell, Content, load_cold
 from schemaless.store.cold.files import ColdFile, ShardFiles, shard_folder, successor_of, unknown_file
-from schemaless.store.cold.targets import TEMPORARY, Target, unavailable
+from schemaless.store.cold.targets import TEMPORARY, Target, check_marked, unavailable
 
 
 def cells_of(file: ColdFile, data: bytes) -> Iterator[tuple[ColdCell, tuple[int, int]]]:
@@ -47,7 +47,7 @@ def content_in(target: Target, file: ColdFile) -> tuple[ColdFile, bytes]:
     Raises:
         ColdBodyMissing: the store has neither the file nor a later generation.
         ColdFileDamaged: its checksum is another.
-        ColdStoreUnavailable: the cold store does not answer.
+        ColdStoreUnavailable: the cold store does not answer, or is not mounted.
     """
     found, gone = file, set[str]()
     while True:
@@ -60,6 +60,7 @@ def content_in(target: Target, file: ColdFile) -> tuple[ColdFile, bytes]:
                 gone.add(found.name.rpartition("/")[2])
                 successor = successor_of(file, set(target.names(file.folder)) - gone)
                 if successor is None:
+                    check_marked(target)
                     raise ColdBodyMissing(
                         file.file_id, f"does not exist in {target.uri}, nor does a later generation: {file.name}"
                     ) from error
@@ -86,6 +87,19 @@ def _described(file: ColdFile, data: bytes) -> ColdFile:
     return replace(found, cells=table.num_rows, first_id=first_id, last_id=last_id, text_bytes=text_bytes)
 
 
+def own_names(target: Target, shard: int, incarnation: str) -> list[str]:
+    """Return the names of the files in a shard's folder, without the folder.
+
+    Raises:
+        ColdStoreUnavailable: the cold store does not answer, or is not mounted.
+    """
+    with unavailable(target.uri):
+        names = target.names(shard_folder(incarnation, shard))
+    # After it, so that no empty list is that of a folder that is not mounted.
+    check_marked(target)
+    return [name for name in names if unknown_file(shard, incarnation, name) is not None]
+
+
 def reconcile(
     target: Target, files: ShardFiles, shard: int, incarnation: str, last_event: int, gate: Callable[[], None]
 ) -> int:
@@ -107,18 +121,12 @@ def reconcile(
         Number of deleted objects.
 
     Raises:
-        ColdStoreUnavailable: the cold store does not answer.
+        ColdStoreUnavailable: the cold store does not answer, or is not mounted.
     """
     own = shard_folder(incarnation, shard)
-    with unavailable(target.uri):
-        # Before the rows, because a file is listed before it is written.
-        names = target.names(own)
-        listed = files.all("live", "condemned")
-        if any(file.sha256 and file.folder == own for file in listed) and not target.has_folder(own):
-            # Erasures would take its files to be deleted.
-            raise ColdStoreUnavailable(target.uri, f"it has no folder {own}, as if it were not mounted")
-    live = [file for file in listed if file.state == "live"]
-    damaged = _adopt_successors(target, files, live, last_event, gate)
+    # Before the rows, because a file is listed before it is written.
+    names = own_names(target, shard, incarnation)
+    damaged = _adopt_successors(target, files, files.all("live"), last_event, gate)
     states = {file.name: file.state for file in files.all()}
     deleted = 0
     for name in sorted(names):
@@ -164,6 +172,24 @@ def _adopt_successors(
             if found.generation != file.generation:
                 files.adopt(found, file, last_event)
     return damaged
+
+
+def put_object(target: Target, file: ColdFile, data: object, writer: str) -> None:
+    """Write the object of a file, which is not live before it was read back.
+
+    Args:
+        target: the cold store.
+        file: the file.
+        data: its content.
+        writer: identifies the writer.
+
+    Raises:
+        ColdStoreUnavailable: the cold store does not answer, or is not mounted.
+        Vanished: another process has deleted the temporary file.
+    """
+    check_marked(target)
+    with unavailable(target.uri):
+        target.put(file.name, data, writer)
 
 
 def check_written(target: Target, file: ColdFile, cells: Iterable[ColdCell], content: Content) -> None:

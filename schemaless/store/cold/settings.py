@@ -12,6 +12,7 @@ from schemaless.base.keys import check_column_name
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput
 from schemaless.store.cold import sql
+from schemaless.store.cold.targets import check_marked, mark, open_target
 from schemaless.wire.pool import NodePool
 
 MOST_DAYS: Final = 36_525
@@ -88,10 +89,16 @@ class ColdSettings:
         uri, incarnation, keep_days, set_by, set_at = rows[0]
         return ColdStore(str(uri), str(incarnation), int(keep_days), str(set_by), datetime.fromisoformat(set_at))
 
-    def set_store(self, uri: str, keep_days: int) -> None:
-        """Set where the cold files are. Existing files are not moved.
+    def set_store(self, uri: str, keep_days: int, *, marked: bool = False) -> None:
+        """Set where the cold files are, and mark the place as a cold store. Existing files are not moved.
+
+        Args:
+            uri: a folder, or a URI that ``pyarrow.fs`` opens.
+            keep_days: how long a file that no cell refers to is kept, in days.
+            marked: the place must have been marked before, because files are there.
 
         Raises:
+            ColdStoreUnavailable: the place cannot be written, or it was not marked before; nothing was changed.
             InvalidInput: the URI is too long, or the number of days is out of range.
             AccessDenied: the account lacks the privileges of the role ``admin``.
         """
@@ -99,6 +106,11 @@ class ColdSettings:
             raise InvalidInput(f"the URI of a cold store has 1 to {_MOST_URI} characters, this one has {len(uri)}")
         if type(keep_days) is not int or not 0 <= keep_days <= MOST_DAYS:
             raise InvalidInput(f"keep_days must be an integer from 0 to {MOST_DAYS:,}, got {keep_days!r}")
+        target = open_target(uri)
+        if marked:
+            check_marked(target)
+        else:
+            mark(target)
         self._catalog().execute(sql.upsert_store(self._name, uri, secrets.token_hex(16), keep_days, who()))
 
     def policies(self) -> list[TierPolicy]:

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ from schemaless.errors import ColdStoreUnavailable, ExportFailed, InvalidInput
 
 TEMPORARY: Final = "tmp"
 """Folder for files that are still being written, outside the folders that readers list."""
+
+MARKER: Final = "schemaless-cold-store"
+"""Object in the root of a cold store, which distinguishes a lost file from a folder that is not mounted."""
 
 _WRITER: Final = re.compile(r"-[0-9a-f]{8}-\d{6,}\Z")
 """Part of an object's name that identifies its writer."""
@@ -88,6 +92,30 @@ def unavailable(uri: str) -> Iterator[None]:
         raise ColdStoreUnavailable(uri, str(error)) from error
 
 
+def mark(target: Target) -> None:
+    """Make a place a cold store.
+
+    Raises:
+        ColdStoreUnavailable: it cannot be written.
+    """
+    with unavailable(target.uri):
+        target.put(MARKER, b"Cold files of schemaless datastores. Do not delete this file.\n", secrets.token_hex(4))
+
+
+def check_marked(target: Target) -> None:
+    """Check that a place is a cold store.
+
+    Raises:
+        ColdStoreUnavailable: it is not, as if it were not mounted, or it does not answer.
+    """
+    with unavailable(target.uri):
+        try:
+            target.read(MARKER)
+        except FileNotFoundError as error:
+            problem = f"it does not have {MARKER}, which 'schemaless tier store' has written, as if it were not mounted"
+            raise ColdStoreUnavailable(target.uri, problem) from error
+
+
 def lacking_space(target: Target, min_free_bytes: int | None) -> str | None:
     """Return in words that the disk of a local folder has less free than ``min_free_bytes``; None if it has not."""
     free_bytes = target.free_bytes()
@@ -126,10 +154,6 @@ class LocalTarget:
                 return [entry.name for entry in os.scandir(self._root / folder) if entry.is_file()]
             except FileNotFoundError:
                 return []
-
-    def has_folder(self, folder: str) -> bool:
-        """Return whether a folder exists."""
-        return (self._root / folder).is_dir()
 
     def read(self, name: str) -> bytes:
         """Return a file's contents.
@@ -321,10 +345,6 @@ class ObjectTarget:
         with _naming(self.uri, folder):
             found = self._fs.get_file_info(self._selector(self._path(folder), allow_not_found=True))
             return [info.base_name for info in found if info.type == self._is_file]
-
-    def has_folder(self, folder: str) -> bool:
-        """Return True: object stores have no folders."""
-        return True
 
     def read(self, name: str) -> bytes:
         """Return an object's contents."""

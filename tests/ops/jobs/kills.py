@@ -41,6 +41,7 @@ from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cells.bases import with_bases
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.targets import MARKER
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
@@ -182,7 +183,7 @@ class Kills:
         faults += [f"check: {fault}" for fault in check(self.store, cold=True).faults.items()]
         faults += [f"verify: {fault}" for fault in verify(self.store, (STAYS, MOVES)).faults]
         live = {file.name for shard in (STAYS, MOVES) for file in ShardFiles(self._shards(), shard).all("live")}
-        there = {str(path.relative_to(self._cold)) for path in self._cold.rglob("*") if path.is_file()}
+        there = {str(path.relative_to(self._cold)) for path in self._cold.rglob("*") if path.is_file()} - {MARKER}
         faults += [f"{name} is live, and does not exist" for name in live - there]
         return faults + [f"{name} is left for good" for name in there - live]
 

@@ -27,6 +27,7 @@ from schemaless.ops.tier.survey import verify
 from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.fetching import cache
 from schemaless.store.cold.files import ShardFiles
+from schemaless.store.cold.targets import MARKER
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
@@ -70,9 +71,8 @@ def marker(row: uuid.UUID) -> str:
 
 def cold_texts(folder: Path) -> Iterator[str]:
     """Yield the documents in all objects of the cold store, of whatever generation and state."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            yield from map(str, pq.ParquetFile(path).read()["body"].to_pylist())
+    for path in objects(folder):
+        yield from map(str, pq.ParquetFile(path).read()["body"].to_pylist())
 
 
 def places_of(row: uuid.UUID, store: Datastore, root: Shards, folder: Path) -> set[str]:
@@ -134,7 +134,7 @@ def retain(store: Datastore) -> int:
 
 
 def objects(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.is_file()}
+    return {path for path in folder.rglob("*") if path.is_file() and path.name != MARKER}
 
 
 @pytest.mark.guarantee("erasure-cold")

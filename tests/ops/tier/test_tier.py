@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import schemaless
-from schemaless import InvalidInput, NewCell, NewStoredCell
+from schemaless import ColdStoreUnavailable, InvalidInput, NewCell, NewStoredCell
 from schemaless.cell import CellKey
 from schemaless.codec.deltas import encode_delta
 from schemaless.codec.engine import ENGINE
@@ -23,6 +24,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.references import reference_body
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
+from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate import run as migrate
@@ -114,6 +116,32 @@ def test_verify_names_what_is_wrong(cells, migrate_store, spec, cold_folder):
     expected = ["does not exist", "another SHA-256", "which is not live"]
     assert [part for part in expected for message in messages if part in message] == expected
     assert len(messages) == 3
+
+
+@pytest.mark.guarantee("cold-present", "cold-verified")
+def test_an_empty_mount_point_has_lost_no_file(cells, migrate_store, spec, cold_folder, monkeypatch):
+    """Nothing is written to it, called lost or swept; every job goes on once it is mounted."""
+    monkeypatch.setattr(driver, "GIVE_UP_S", -1.0)
+    TIER.run(migrate_store, replace(spec, policies=("LOG 0",)))
+    written = {path.name for path in cold_folder.rglob("*.parquet")}
+    for step in (
+        lambda: verify(migrate_store, range(4)),
+        lambda: SWEEP.run(migrate_store, SweepSpec(0)),
+        lambda: TIER.run(migrate_store, spec),
+        lambda: RECALL.run(migrate_store, RecallSpec()),
+    ):
+        cache().clear()
+        mounted = cold_folder.rename(cold_folder.with_name("mounted"))
+        cold_folder.mkdir()
+        with pytest.raises(ColdStoreUnavailable, match="not mounted"):
+            step()
+        assert [*cold_folder.iterdir()] == []
+        cold_folder.rmdir()
+        mounted.rename(cold_folder)
+        assert written <= {path.name for path in cold_folder.rglob("*.parquet")}
+        step()
+        assert verify(migrate_store, range(4)).faults == []
+    assert {cell.key: cell.body for shard in range(4) for cell in migrate_store.iter_shard(shard)} == cells
 
 
 @pytest.mark.guarantee("cold-verified")

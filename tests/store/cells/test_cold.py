@@ -415,13 +415,24 @@ def test_faults_of_files_name_the_cell(store, row, cold_file, folder):
 
 @pytest.mark.guarantee("cold-present")
 def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_row, cold_file, folder, tmp_path):
-    """Hot cells are read and written, in the same batch too, and no breaker opens."""
-    elsewhere = tmp_path / "file"
-    elsewhere.write_text("not a folder")
+    """Hot cells are read and written, in the same batch too, and no breaker opens; nothing is lost in a mount point."""
     internals = internals_of(store)
     name = store.name.encode()
     root = folder.shards.pool_for(internals.catalog.node)
-    root.execute(b"UPDATE `%b`.cold_store SET uri='%b'" % (name, str(elsewhere).encode()))
+    set_place = b"UPDATE `%b`.cold_store SET uri='%b'"
+    root.execute(set_place % (name, str(tmp_path / "missing").encode()))
+
+    async def read() -> None:
+        async with await schemaless.aio.connect(str(internals.url)) as opened:
+            await opened.get_cell(row, "BASE", 1)
+
+    with forgetful(store) as other:
+        for attempt in (lambda: other.get_cell(row, "BASE", 1), lambda: asyncio.run(read())):
+            with pytest.raises(ColdStoreUnavailable, match="not mounted"):
+                attempt()
+    elsewhere = tmp_path / "file"
+    elsewhere.write_text("not a folder")
+    root.execute(set_place % (name, str(elsewhere).encode()))
     with forgetful(store) as other:
         with pytest.raises(ColdStoreUnavailable, match="cannot be read") as caught:
             other.get_cell(row, "BASE", 1)

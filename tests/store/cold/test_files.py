@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import schemaless
-from schemaless import Datastore, InvalidCell, InvalidInput, JobConflict
+from schemaless import ColdStoreUnavailable, Datastore, InvalidCell, InvalidInput, JobConflict
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.internals import internals_of
@@ -28,22 +28,26 @@ def files(migrate_store: Datastore) -> ShardFiles:
     return ShardFiles(internals_of(migrate_store).shards, 1)
 
 
-def test_the_cold_store_keeps_its_incarnation(admin):
-    """The URI and the time may change; the names of files do not."""
-    settings = internals_of(admin).cold
+def test_the_cold_store_keeps_its_incarnation(admin, tmp_path):
+    """The URI and the time may change; the names of files do not. A place that must have files must be marked."""
+    settings, places = internals_of(admin).cold, [str(tmp_path / "one"), str(tmp_path / "other")]
     assert settings.store() is None
-    settings.set_store("/srv/cold", 30)
+    settings.set_store(places[0], 30)
     first = settings.store()
-    settings.set_store("s3://bucket/cold", 0)
+    with pytest.raises(ColdStoreUnavailable, match="not mounted"):
+        settings.set_store(places[1], 0, marked=True)
+    assert settings.store() == first
+    settings.set_store(places[1], 0)
+    settings.set_store(places[1], 1, marked=True)
     second = settings.store()
     assert first is not None
     assert second is not None
-    assert (first.uri, first.keep_days) == ("/srv/cold", 30)
-    assert (second.uri, second.keep_days, second.incarnation) == ("s3://bucket/cold", 0, first.incarnation)
+    assert (first.uri, first.keep_days) == (places[0], 30)
+    assert (second.uri, second.keep_days, second.incarnation) == (places[1], 1, first.incarnation)
     with pytest.raises(InvalidInput):
         settings.set_store("", 0)
     with pytest.raises(InvalidInput):
-        settings.set_store("/srv/cold", -1)
+        settings.set_store(places[0], -1)
     assert settings.store() == second
 
 
