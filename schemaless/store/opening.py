@@ -114,6 +114,7 @@ class Opening:
         limits: limits of a decoded document.
         topology: the topology, if known; None to read it from the catalog.
         allow_nan: whether new documents may hold NaN and infinities.
+        has_new_cold: as ``ColdSettings.is_new``; only with the topology.
     """
 
     url: ServerURL = field(repr=False)
@@ -121,6 +122,7 @@ class Opening:
     limits: Limits
     topology: Topology | None = None
     allow_nan: bool = False
+    has_new_cold: bool = False
 
     def open(self, runtime: Runtime = THREADS) -> Datastore:
         """Open the datastore.
@@ -137,7 +139,9 @@ class Opening:
         if self.topology is not None:
             reader = CatalogReader(pools, self.url.nodes, name)
             shards = Shards(self.topology, pools, catalog=reader)
-            return Datastore(Internals(shards, self.url, self.limits, allow_nan=self.allow_nan))
+            internals = Internals(shards, self.url, self.limits, allow_nan=self.allow_nan)
+            internals.cold.is_new = self.has_new_cold
+            return Datastore(internals)
         try:
             url = find_catalog(self.url, name, pools.pool_for)
             catalog = pools.pool_for(url.node)
@@ -168,4 +172,5 @@ def opening_of(store: Opened) -> Opening:
     """Return what another process or thread needs to open the datastore without reading the topology again."""
     internals = internals_of(store)
     options = internals.shards.pools.options
-    return Opening(internals.url, options, internals.limits, internals.topology, internals.allow_nan)
+    is_new = internals.cold.is_new
+    return Opening(internals.url, options, internals.limits, internals.topology, internals.allow_nan, is_new)

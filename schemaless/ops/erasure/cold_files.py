@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from schemaless.base.logger import log
 from schemaless.cell import JSONDocument
 from schemaless.errors import (
     ColdBodyMissing,
@@ -26,8 +25,8 @@ from schemaless.errors import (
 )
 from schemaless.ops.erasure import sql
 from schemaless.store.cold.content import Content, content_of, load_cold, without_documents
-from schemaless.store.cold.files import ColdFile, ShardFiles, State
-from schemaless.store.cold.objects import content_in, delete_object, put_object, reconcile
+from schemaless.store.cold.files import ColdFile, ShardFiles, State, shard_folder
+from schemaless.store.cold.objects import content_in, delete_object, own_names, put_object, reconcile
 from schemaless.store.cold.settings import ColdStore
 from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.followers.sql import select_last_event
@@ -120,6 +119,21 @@ class ColdEraser:
             if within and (documents := len(documents_of(content_in(self._opened(), file)[1], within))):
                 yield file, documents
 
+    def unlisted(self) -> list[str]:
+        """Return the names of objects that the shard does not list, as after a restore; their documents are unknown.
+
+        Raises:
+            ColdStoreUnavailable: the cold store does not answer, or is not mounted.
+            InvalidInput: pyarrow cannot open the cold store.
+        """
+        store = self._internals.cold.store()
+        if store is None:
+            return []
+        names = own_names(self._opened(), self._shard, store.incarnation)
+        listed = {file.name for file in self._files.all()}
+        folder = shard_folder(store.incarnation, self._shard)
+        return sorted({f"{folder}/{name}" for name in names} - listed)
+
     def is_own(self, file: ColdFile) -> bool:
         """Return whether this datastore has written a file, and not the one that it was restored from."""
         return file.incarnation == self._cold_store().incarnation
@@ -182,17 +196,10 @@ class ColdEraser:
         return True
 
     def _reconcile(self, last: int) -> None:
-        """Have the shard list what is in the store, if the datastore has one."""
+        """Have the shard list what is in the store, if the datastore has one and may have written files."""
         self._store = self._internals.cold.store()
-        if self._store is None:
-            return
-        try:
+        if self._store is not None and not self._internals.cold.is_new:
             reconcile(self._opened(), self._files, self._shard, self._store.incarnation, last, self._gate)
-        except (ColdStoreUnavailable, InvalidInput) as error:
-            # A restored copy, which may not reach the original's store, has no files of its own.
-            if any(map(self.is_own, self._files.all())):
-                raise
-            log.warning("shard %d lists no cold file of its own, and none was looked for: %s", self._shard, error)
 
     def _replace(self, file: ColdFile, rewritten: Content, last: int) -> bool:
         """Write a file's next generation, which takes its place; return False if another process was faster.

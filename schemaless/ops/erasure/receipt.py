@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from schemaless.errors import InvalidInput, ServerError
+from schemaless.errors import ColdStoreUnavailable, InvalidInput, ServerError
 from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.exports import erased_exports
 from schemaless.ops.erasure.places import places
@@ -57,6 +57,7 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
             (f"cold files of shard {each}", "documents", f"'erase run --erasure {number}' rewrites them")
             for each in found.cold
         ),
+        *((where, "unknown documents", f"'erase run --erasure {number}' rewrites them") for where in _unlisted(cold)),
         *(
             (f"cold file {name}", "documents", "the datastore that this one was restored from erases them")
             for name, is_own in cold_files
@@ -103,6 +104,16 @@ def receipt(store: Datastore, number: int) -> dict[str, Any]:
         "exports": [asdict(export) for export in exports],
         "keys": "row_key, column_name, ref_key, added_id and created_at are kept, so that nothing is written twice",
     }
+
+
+def _unlisted(shards: Iterable[ColdEraser]) -> Iterator[str]:
+    """Yield what the cold store has and no shard lists."""
+    for cold in shards:
+        try:
+            yield from (f"cold file {name}, which its shard does not list" for name in cold.unlisted())
+        except (ColdStoreUnavailable, InvalidInput) as error:
+            yield f"cold files that no shard lists: {error}"
+            return
 
 
 def _logs_until(internals: Internals, node: Node, executed_at: datetime | None) -> str:

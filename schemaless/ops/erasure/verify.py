@@ -116,6 +116,8 @@ def _verify_shard(store: Datastore, shard: int, number: int, found: Verification
     cold, erased = ColdEraser(internals, shard), list[int]()
     for file in cold.pending(number):
         found.faults[f"cold file {file.name}, which may have documents until 'erase run' rewrites it"] += 1
+    for name in cold.unlisted():
+        found.faults[f"cold file {name}, which shard {shard} does not list until 'erase run' rewrites it"] += 1
     for ids in eraser.erased_ids(_CELLS_AT_ONCE):
         found.cells += len(ids)
         erased += ids

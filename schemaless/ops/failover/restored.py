@@ -97,10 +97,11 @@ def restored(
                 f"the catalog is on {change.url.node}, which is none of the servers given; restore it on the primary "
                 "of one of the clusters. Nothing was written"
             )
-        if changed and not replaces_original:
+        is_copy = changed and not replaces_original
+        if is_copy:
             # Before erasures are repeated: the cold files that the copy lists belong to the original, which needs them.
             change.pool(change.url.node).execute(update_incarnation(before.name, secrets.token_hex(16)))
-        _erase(change, after, erase)
+        _erase(change, after, erase, has_new_cold=is_copy)
         if changed:
             clusters = [_claimed(change, cluster) if cluster.epoch else cluster for cluster in after.clusters]
             write_clusters(change.pool(change.url.node), before, clusters, {})
@@ -166,12 +167,15 @@ def _check(change: Change, cluster: Cluster) -> None:
         raise TopologyError(f"{pool.node} has no database {own}; restore that of {cluster.name}. Nothing was written")
 
 
-def _erase(change: Change, topology: Topology, erase: Callable[[Datastore], None]) -> None:
+def _erase(change: Change, topology: Topology, erase: Callable[[Datastore], None], *, has_new_cold: bool) -> None:
     """Open the datastore with its new servers, which the catalog does not name yet, and repeat its erasures."""
     # The claims of the original are not valid on these servers.
     unclaimed = replace(topology, clusters=tuple(replace(cluster, epoch=0) for cluster in topology.clusters))
     shards = Shards(unclaimed, Pools(change.url.credentials, PoolOptions()))
-    with Datastore(Internals(shards, change.url, DEFAULT_LIMITS)) as store:
+    internals = Internals(shards, change.url, DEFAULT_LIMITS)
+    # A drill may not reach the original's cold store.
+    internals.cold.is_new = has_new_cold
+    with Datastore(internals) as store:
         erase(store)
 
 

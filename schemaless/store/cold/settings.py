@@ -75,9 +75,13 @@ class ColdSettings:
     Args:
         catalog: returns the connections to the catalog's server, which a failover may change.
         datastore: name of the datastore.
+
+    Attributes:
+        is_new: no file of the datastore's incarnation can exist, because it is being given one.
     """
 
     def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:
+        self.is_new: bool = False
         self._catalog = catalog
         self._name = datastore
 

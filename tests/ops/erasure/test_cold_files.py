@@ -223,6 +223,35 @@ def test_what_is_left_of_a_lost_file_is_kept_until_its_cells_are_erased(erase_st
 
 
 @pytest.mark.guarantee("erasure-cold")
+def test_the_store_is_listed_even_if_the_shard_lists_no_file(erase_store, cold, rows):
+    """A shard that was restored to before its first run keeps erasures open until then; a new incarnation has none."""
+    internals, shard = internals_of(erase_store), erase_store.shard_of(rows[0])
+    stored = {cell.added_id: cell.body for cell in internals.scan(shard)}
+    frozen(cold, rows)
+    (name,) = cold.names()
+    for added_id, body in stored.items():
+        cold.write(shard, added_id, body)
+    cold.shards.execute(shard, b"DELETE FROM `%b`.cold_file" % cold.shards.database(shard).encode())
+    number = erase_store.erase(rows[0], reason=REASON).number
+    away = cold.folder.rename(cold.folder.with_name("away"))
+    for step in (ColdEraser(internals, shard).run, lambda: verify(erase_store, number)):
+        with pytest.raises(ColdStoreUnavailable, match="not mounted"):
+            step()
+    assert "not mounted" in str(receipt(erase_store, number)["remains"])
+    internals.cold.is_new = True
+    assert ColdEraser(internals, shard).run() == 0
+    internals.cold.is_new = False
+    away.rename(cold.folder)
+    assert name in str(receipt(erase_store, number)["remains"])
+    assert [fault for fault in verify(erase_store, number).faults if name in fault] != []
+    finish_erasure(erase_store, number)
+
+    assert str(rows[0]) not in str([cold.texts(each) for each in ShardFiles(cold.shards, shard).all("condemned")])
+    assert verify(erase_store, number).faults == {}
+    assert "not list" not in str(receipt(erase_store, number)["remains"])
+
+
+@pytest.mark.guarantee("erasure-cold")
 def test_a_file_whose_cells_have_all_expired_is_deleted(fresh_store, erase_store, cold, rows, by_hand):
     """A retention run rewrites each file once, however many of its cells expire, or deletes it; held rows stay."""
     internals, shard = internals_of(erase_store), erase_store.shard_of(rows[0])
