@@ -5,12 +5,17 @@ A fetch holds no connection to a database server, so a slow cold store does not 
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import ColdStoreUnavailable, InvalidInput
@@ -24,6 +29,9 @@ CACHE_VARIABLE: Final = "SCHEMALESS_COLD_CACHE_MIB"
 _CACHE_MIB: Final = 64
 
 _THREADS: Final = 8
+_END_S: Final = 1.0
+"""How long the end of the process waits for fetches, because a thread that decodes meanwhile could crash it."""
+
 _AHEAD: Final = 16
 """Number of row groups that one call requests at a time, so that others do not wait for all of its groups."""
 
@@ -85,7 +93,8 @@ class _Process:
         self.cache = Cache()
         self.lock = threading.Lock()
         self.pending: dict[tuple[Any, ...], Future[Group]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._calls: SimpleQueue[Callable[[], bool]] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
 
     def submit(self, target: Target, wanted: Wanted, max_text_bytes: int) -> Group | Future[Group]:
         key = target.uri, wanted.name, wanted.group
@@ -98,11 +107,37 @@ class _Process:
             if pending is not None:
                 return pending
             self.cache.misses += 1
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, "schemaless-cold")
-            future = self._threads.submit(self._fetch, key, target, wanted, max_text_bytes)
-            self.pending[key] = future
+            if len(self._threads) < _THREADS:
+                # Unlike those of an executor, they do not keep a process alive whose store hangs.
+                thread = threading.Thread(target=self._work, name="schemaless-cold", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+            future = self.pending[key] = Future()
+            self._calls.put(partial(self._answer, future, key, target, wanted, max_text_bytes))
             return future
+
+    def end(self) -> None:
+        """Drop the fetches that have not begun, and wait a moment for the others."""
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+        for _ in self._threads:
+            self._calls.put(lambda: False)
+        deadline_s = time.monotonic() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _work(self) -> None:
+        # A call has no name here, so that no idle thread keeps a result.
+        while self._calls.get()():
+            pass
+
+    def _answer(self, future: Future[Group], *request: Any) -> bool:
+        try:
+            future.set_result(self._fetch(*request))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the result raises it
+            future.set_exception(error)
+        return True
 
     def _fetch(self, key: tuple[Any, ...], target: Target, wanted: Wanted, max_text_bytes: int) -> Group:
         try:
@@ -142,6 +177,7 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(lambda: _process.end())
 
 
 def fetch(

@@ -38,6 +38,9 @@ _USER: Final = re.compile(r"(?<=^s3://)([^/?#@]*:.*|[^/?#]*)@|(?<=://)[^/?#@]*:[
 
 _OPTION: Final = re.compile(r"([?&][^=&]*(?:secret|pass|token|key|sas|sig)[^=&]*=)[^&]+", re.IGNORECASE)
 
+_S3_ATTEMPTS: Final = 3
+"""How often a request is sent to S3, each time with the client's timeouts of a few seconds."""
+
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
@@ -78,6 +81,11 @@ def open_target(uri: str) -> Target:
     fs = load("pyarrow.fs")
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)
+        if filesystem.type_name == "s3":
+            # By default, it retries for minutes, also while the process tries to end. A copy has the same options.
+            _, (options,) = filesystem.__reduce__()
+            attempts = fs.AwsStandardS3RetryStrategy(max_attempts=_S3_ATTEMPTS)
+            filesystem = fs.S3FileSystem(**options, retry_strategy=attempts)
     except Exception as error:
         raise InvalidInput(f"cannot open {uri}: {error}; give a folder, or a URI that pyarrow.fs opens") from error
     return ObjectTarget(filesystem, root, uri)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -126,6 +129,33 @@ def test_refused_requests_are_repeated(target, app):
     app.refusals = 1
     assert isinstance(read(target, [0])[0], Group)
     assert app.refused == 1
+
+
+def test_a_store_that_keeps_refusing_is_given_up(target, app):
+    """The client's default is ten attempts of several seconds, which the end of the process waits for."""
+    app.refusals, app.methods = 1_000, {"HEAD"}
+    with pytest.raises(ColdStoreUnavailable):
+        read(target, [0])
+    assert app.refused == 3
+
+
+def test_a_store_that_hangs_does_not_keep_the_process_alive(tmp_path):
+    """One whose reads never return, such as a network file system; fetches that wait for a thread are dropped, too."""
+    names = [f"{number}.parquet" for number in range(20)]
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    program = (
+        "import sys\n"
+        "from schemaless.store.cold.fetching import Wanted, fetch\n"
+        "from schemaless.store.cold.targets import open_target\n"
+        "from schemaless.wire.runtime import THREADS\n"
+        "wanted = [Wanted(name, 9_999, 0) for name in sys.argv[2:]]\n"
+        "list(fetch(open_target(sys.argv[1]), wanted, THREADS, 0.01, 1 << 20))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path, *names], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, "ColdStoreUnavailable" in ended.stderr) == (1, True)
 
 
 def test_a_store_that_refuses_or_is_slow_is_unavailable(target, app):
