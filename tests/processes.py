@@ -128,8 +128,14 @@ def _work_and_die(work: Callable[[], object], fatal: int | None, victim: int, st
     def note() -> None:
         sent.value += 1
 
-    how = signal.SIGSTOP if stalls else signal.SIGKILL
-    with dying(fatal, partial(os.kill, victim or os.getpid(), how), note, unlocked=stalls):
+    def die() -> None:
+        if stalls:
+            # A process that is sent SIGSTOP runs on for a while, and may take a lock; a thread stops at once.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        else:
+            os.kill(victim or os.getpid(), signal.SIGKILL)
+
+    with dying(fatal, die, note, unlocked=stalls):
         work()
 
 

@@ -203,6 +203,7 @@ class Kills:
 
     def damage(self) -> Iterator[str]:
         """Do harm by SQL or to a cold file, one after the other, and yield what was done."""
+        self._put(5)  # Everything else may be cold.
         MIGRATE.run(self.store, SPECS[0])
         TIER.run(self.store, TierSpec(("A 0",), server_time(self.store).isoformat(), file_text_bytes=20_000))
         stored = [cell for shard in (STAYS, MOVES) for cell in self._stored(shard)]

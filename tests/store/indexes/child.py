@@ -5,7 +5,6 @@ On SIGUSR1 it freezes at the most harmful moment: after it has read the rows of 
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import threading
@@ -84,7 +83,7 @@ def _freeze_on_signal() -> None:
         leaves = any(refs == _LEAVES for rows in writes.deletes.values() for _, refs in rows)
         if leaves and time.monotonic() - signalled_s[0] < FREEZES_WITHIN_S:
             signalled_s[0] = 0.0
-            os.kill(os.getpid(), signal.SIGSTOP)
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         apply(self, writes)
 
     Entries.apply = late  # type: ignore[method-assign]
