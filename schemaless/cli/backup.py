@@ -8,20 +8,13 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import store_option
 from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import TOOLS, Tool, faults, read_dump
 from schemaless.ops.admin.backups import plan as plan_of
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    QueryCommand,
-    counted,
-    note,
-    out,
-    print_result,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result
 
 
 @click.group()
@@ -44,7 +37,6 @@ def backup() -> None:
     type=click.Choice(TOOLS),
     default="dump",
 )
-@store_option
 def plan(folder: str, tool: Tool, store: Datastore) -> None:
     """Print the commands of a backup, as a shell script.
 

@@ -21,6 +21,7 @@ from schemaless.bench.results import BASELINE, Result
 from schemaless.bench.rounds import Benchmark
 from schemaless.bench.versions import codecs_with_versions, version_bytes
 from schemaless.cell import JSONDocument
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
@@ -28,7 +29,6 @@ from schemaless.ops.admin.fields import field_at, row_key_in
 from schemaless.ui.terminal.files import OutputFolder, write_whole
 from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
-    QueryCommand,
     counted,
     facts,
     note,

@@ -16,8 +16,9 @@ from schemaless.base.numbers import Interval, added, bytes_text
 from schemaless.cli.capacity_advise import advise_command
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
+from schemaless.cli.command import JSONCommand, QueryCommand, optional_datastore
 from schemaless.cli.option import option
-from schemaless.cli.options import choice_options, cold_price_option, datastore_option, store_option
+from schemaless.cli.options import choice_options, cold_price_option
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import ServerError
 from schemaless.planning.capacity import history as saved
@@ -40,8 +41,6 @@ from schemaless.ui.pages.capacity_words import answer, planning_lines, saving_te
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     error,
     estimate_json,
@@ -118,7 +117,6 @@ def shares_of(text: str) -> tuple[float, ...]:
 
 
 @capacity.command(cls=JSONCommand)
-@store_option
 @_disk_option("Overrides what the servers report.")
 @option(
     "--engine",
@@ -241,7 +239,6 @@ def _show_growth(measurement: Measurement) -> None:
 
 
 @capacity.command(cls=QueryCommand)
-@store_option
 @option("--last N", "List only the N newest measurements.", type=click.IntRange(min=1), default=30)
 def history(store: Datastore, last: int) -> None:
     """List the measurements saved in the catalog, oldest first.
@@ -287,7 +284,7 @@ def _history_row(number: int, measurement: Measurement) -> list[Any]:
 
 
 @capacity.command(cls=QueryCommand)
-@datastore_option(required=False)
+@optional_datastore
 @option(
     "--scenarios FILE",
     "TOML file of scenarios to compare side by side, and of the datastores to report on together.",

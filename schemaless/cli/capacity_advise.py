@@ -10,8 +10,9 @@ import click
 
 from schemaless.base.events import Step, only
 from schemaless.base.numbers import Interval
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import choice_options, cold_price_option, store_option
+from schemaless.cli.options import choice_options, cold_price_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.planning.capacity.advice import TIER_AFTER, Suggestion, suggestions
 from schemaless.planning.capacity.options import Asked, PlanningOptions
@@ -23,11 +24,10 @@ from schemaless.store.indexes.usage import unread_since
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages.capacity_json import cold_json, saving_json
 from schemaless.ui.pages.capacity_words import answer, cold_text, figure_text, price_text
-from schemaless.ui.terminal.output import QueryCommand, note, out, print_result, print_table
+from schemaless.ui.terminal.output import note, out, print_result, print_table
 
 
 @click.command("advise", cls=QueryCommand)
-@store_option
 @choice_options
 @option(
     "--price-per-tb PRICE",

@@ -12,6 +12,7 @@ import click
 
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import ZERO, Interval, bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.quantities import (
     FiniteRange,
@@ -29,13 +30,7 @@ from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
-from schemaless.ui.terminal.output import (
-    QueryCommand,
-    counted,
-    out,
-    print_result,
-    print_table,
-)
+from schemaless.ui.terminal.output import counted, out, print_result, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 

@@ -9,8 +9,9 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, store_option, time_of, url_option
+from schemaless.cli.options import allow_nan_option, codec_option, row_key_of, time_of
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.legacy import check_text_finite, read_json
 from schemaless.codec.lines import MAX_LINE_BYTES
@@ -22,8 +23,6 @@ from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     as_json,
     error,
     facts,
@@ -56,7 +55,6 @@ _as_option = codec_option(
 @click.argument("column")
 @click.argument("ref_key", type=int)
 @click.argument("body", default="-")
-@url_option
 @_as_option
 @allow_nan_option
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
@@ -85,7 +83,6 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 @click.argument("row_key")
 @click.argument("column")
 @click.argument("body", default="-")
-@url_option
 @_as_option
 @allow_nan_option
 def append(row_key: str, column: str, body: str, url: str, codec: str | None, allow_nan: bool) -> None:
@@ -140,7 +137,6 @@ def _print_put(done: Put, shard: int) -> None:
 @click.argument("column")
 @click.argument("ref_key", type=int, required=False)
 @option("--at TIME", "The latest version stored by this time, such as 2026-03-01T12:00+00:00.")
-@store_option
 def get(row_key: str, column: str, ref_key: int | None, at: str | None, store: Datastore) -> int:
     """Print a cell's document: version REF_KEY, or the latest.
 
@@ -181,7 +177,6 @@ def cell_facts(cell: Cell | Any) -> dict[str, Any]:
 @click.argument("row_key")
 @click.argument("column", required=False)
 @option("--limit", "Maximum number of versions to list per column.", type=click.IntRange(min=1), default=50)
-@store_option
 def history(row_key: str, column: str | None, limit: int, store: Datastore) -> int:
     """List the versions of a row, newest first.
 

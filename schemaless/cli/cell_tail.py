@@ -12,8 +12,9 @@ from typing import cast
 import click
 
 from schemaless.cell import Page, StoredCell
+from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option, store_option
+from schemaless.cli.options import shards_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.admin.ndjson import dump_line
@@ -21,7 +22,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import FeedFrom
 from schemaless.ui.terminal.files import OutputFile, write_whole
-from schemaless.ui.terminal.output import ReadOnlyCommand, counted, data_sink, error, note
+from schemaless.ui.terminal.output import counted, data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0
@@ -30,7 +31,6 @@ _HELD_POLL_S = 0.02
 
 
 @click.command(cls=ReadOnlyCommand)
-@store_option
 @shards_option
 @option("--location", "Begin after this added_id; for one shard only.", type=click.IntRange(min=0))
 @option("--from-end", "Begin after all cells stored so far.", is_flag=True)

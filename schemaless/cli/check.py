@@ -8,28 +8,19 @@ import click
 
 from schemaless.base.events import only, together
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option, store_option
+from schemaless.cli.options import shards_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.ops.migrate.verify import Fault
 from schemaless.ops.migrate.verify import check as check_cells
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    QueryCommand,
-    counted,
-    facts,
-    note,
-    out,
-    print_result,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, note, out, print_result, progress
 
 
 @click.command(cls=QueryCommand)
-@store_option
 @shards_option
 @option("--cold", "Also read the documents in cold files, and decode them.", is_flag=True)
 @workers_options

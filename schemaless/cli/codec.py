@@ -12,8 +12,9 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cli.codec_advise import advise
+from schemaless.cli.command import Command, JSONCommand, QueryCommand, ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import codec_details, execute_option, store_option
+from schemaless.cli.options import codec_details, execute_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.masking import MIN_SHARE, Values
 from schemaless.codec.registry import codec_names
@@ -36,9 +37,6 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    ReadOnlyCommand,
     counted,
     facts,
     note,
@@ -70,7 +68,6 @@ def codec() -> None:
 
 
 @codec.command("list", cls=QueryCommand)
-@store_option
 def list_(store: Datastore) -> int:
     """List dictionaries, and the codec of each column.
 
@@ -126,7 +123,6 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 
 @codec.command(cls=JSONCommand)
-@store_option
 @option("--column NAME", "The column that the dictionary is for.", name="column_name", required=True)
 @option(
     "--to",
@@ -217,8 +213,7 @@ def _training_json(training: Training) -> dict[str, Any]:
 _DEFAULT = "default"
 
 
-@codec.command("set")
-@store_option
+@codec.command("set", cls=Command)
 @option("--column NAME", "The column to set.", name="column_name", required=True)
 @click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
 @codec_details[0]
@@ -254,8 +249,7 @@ def set_(
     out().print(f"new cells of {column_name} are written in {words}; every process uses it within {REFRESH_S:.0f} s")
 
 
-@codec.command()
-@store_option
+@codec.command(cls=Command)
 @click.argument("dictionary_id", metavar="N", type=int)
 @execute_option("Retire or remove the dictionary. Without this option, nothing is changed.")
 def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
@@ -290,7 +284,6 @@ def remove(store: Datastore, dictionary_id: int, execute: bool) -> int:
 
 
 @codec.command("export", cls=ReadOnlyCommand)
-@store_option
 @click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
 @option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
 def export_(store: Datastore, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
@@ -317,7 +310,6 @@ def export_(store: Datastore, dictionary_ids: tuple[int, ...], output: Path | No
 
 
 @codec.command("import", cls=JSONCommand)
-@store_option
 @click.argument("file", metavar="FILE")
 def import_(store: Datastore, file: str) -> None:
     """Copy dictionaries from a file into the catalog.

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval, bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import choice_options, shards_option, store_option
+from schemaless.cli.options import choice_options, shards_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
 from schemaless.planning.capacity import history as kept_measurements
@@ -22,7 +23,6 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
-    QueryCommand,
     estimate_json,
     estimate_text,
     facts,
@@ -37,7 +37,6 @@ _SHOWN = 12
 
 
 @click.command(cls=QueryCommand)
-@store_option
 @option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True)
 @shards_option
 @choice_options

@@ -10,8 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from schemaless.cli.command import JSONCommand, QueryCommand, ReadOnlyCommand, optional_datastore
 from schemaless.cli.option import option
-from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput
 from schemaless.topology.configuration import (
     PATH_VARIABLE,
@@ -25,16 +25,7 @@ from schemaless.topology.configuration import (
     with_datastore,
 )
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import (
-    JSONCommand,
-    QueryCommand,
-    ReadOnlyCommand,
-    note,
-    out,
-    print_result,
-    print_table,
-    redacted,
-)
+from schemaless.ui.terminal.output import note, out, print_result, print_table, redacted
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 
@@ -65,7 +56,7 @@ class _Setting:
 
 
 @config.command(cls=QueryCommand)
-@datastore_option(required=False)
+@optional_datastore
 @click.pass_context
 def show(ctx: click.Context, url: str | None) -> None:
     """Show each setting and its source.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.option import option
 from schemaless.cli.options import engine_option
 from schemaless.ops.admin.create import create as create_datastore
-from schemaless.ui.terminal.output import JSONCommand, counted, note, out, print_result, progress
+from schemaless.ui.terminal.output import counted, note, out, print_result, progress
 
 
 @click.command(cls=JSONCommand)

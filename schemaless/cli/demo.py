@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.command import Command
 from schemaless.cli.option import option
 from schemaless.cli.options import codec_option
 from schemaless.demo.story import run
 
 
-@click.command()
+@click.command(cls=Command)
 @option("--data FILE", "A file of your own documents, as NDJSON, plain or gzipped.", type=click.Path(path_type=Path))
 @option("--row-key EXPR", "With --data: where the row_key is, as in 'schemaless load'.", default="@line")
 @option("--ref-key EXPR", "With --data: where the ref_key is, as in 'schemaless load'.", default="=1")

@@ -7,18 +7,18 @@ from pathlib import Path
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option, store_option
+from schemaless.cli.options import shards_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin import ndjson as loading
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
-from schemaless.ui.terminal.output import ReadOnlyCommand, progress
+from schemaless.ui.terminal.output import progress
 
 
 @click.command(cls=ReadOnlyCommand)
-@store_option
 @option("--column NAME", "Only cells of this column.")
 @shards_option
 @option("--stored", "Write stored bytes (base64) instead of documents: an exact copy.", is_flag=True)

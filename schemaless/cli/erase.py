@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from schemaless.cli.command import JSONCommand, QueryCommand, ReadOnlyCommand
 from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import (
     entry_json,
@@ -18,7 +19,7 @@ from schemaless.cli.erase_shown import (
 )
 from schemaless.cli.job_options import throttle_options, workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, store_option
+from schemaless.cli.options import execute_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.ledger_file import Recorded, ledger_lines, load_ledger, read_ledger, taken_text
@@ -39,9 +40,6 @@ from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
 from schemaless.ui.terminal.job_progress import JobProgress
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    ReadOnlyCommand,
     counted,
     facts,
     note,
@@ -70,7 +68,6 @@ def erase() -> None:
 
 @erase.command(cls=QueryCommand)
 @target_options
-@store_option
 def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None, store: Datastore) -> None:
     """Show what an erasure would erase, and where copies may remain.
 
@@ -88,7 +85,6 @@ def plan(row_key: str | None, column: str | None, ref_key: int | None, keys: str
 
 @erase.command(cls=QueryCommand)
 @click.argument("number", type=click.IntRange(1), required=False)
-@store_option
 def status(number: int | None, store: Datastore) -> None:
     """Show erasures and who has not acknowledged them.
 
@@ -119,7 +115,6 @@ def _row(entry: Erasure) -> list[str]:
 
 @erase.command(cls=QueryCommand)
 @click.argument("number", type=click.IntRange(1))
-@store_option
 @option(
     "--archive",
     "A folder of originals to search besides the migrations' own folders on this machine; may be repeated.",
@@ -163,7 +158,6 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
 
 @erase.command(cls=JSONCommand)
 @click.argument("folders", type=click.Path(path_type=Path), nargs=-1, required=True)
-@store_option
 @execute_option()
 def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
     """Erase the originals of erased cells from archives.
@@ -190,7 +184,6 @@ def archive(folders: tuple[Path, ...], store: Datastore, execute: bool) -> int:
 
 
 @erase.command(cls=JSONCommand)
-@store_option
 @option(
     "--from FILE",
     "First add to the catalog the erasures, holds and releases of holds in this file, written by 'erase ledger'.",
@@ -246,7 +239,6 @@ def replay(
 
 
 @erase.command(cls=ReadOnlyCommand)
-@store_option
 def ledger(store: Datastore) -> None:
     """Write the ledger as NDJSON, to be kept apart from the backups.
 
@@ -264,7 +256,6 @@ def ledger(store: Datastore) -> None:
 
 @erase.command(cls=ReadOnlyCommand)
 @click.argument("number", type=click.IntRange(1))
-@store_option
 @option(
     "--sign KEY",
     "Sign with this Ed25519 key, a PEM file that 'openssl genpkey -algorithm ed25519' writes.",

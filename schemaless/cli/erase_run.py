@@ -8,10 +8,11 @@ from typing import IO, Any
 
 import click
 
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, row_key_of, store_option, with_options
+from schemaless.cli.options import execute_option, row_key_of, with_options
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.ops.erasure.job import ERASE, ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
@@ -21,7 +22,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
 from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import JSONCommand, note
+from schemaless.ui.terminal.output import note
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,7 +83,6 @@ def _target(text: str) -> Target:
 
 @click.command(cls=JSONCommand)
 @target_options
-@store_option
 @option("--reason CODE", "The reason, as a code such as gdpr-art-17; kept in the ledger forever.")
 @option("--requested-by WHO", "Who asked for it.  [default: this user and machine]")
 @option("--erasure N", "Continue or complete this erasure.", name="number", type=click.IntRange(1))

@@ -9,9 +9,10 @@ from typing import Any, Final
 import click
 
 from schemaless.base.numbers import bytes_text, shards_text
+from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_gave_up, store_option
+from schemaless.cli.options import execute_option, note_gave_up
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -34,8 +35,6 @@ from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     facts,
     hint,
@@ -121,7 +120,6 @@ def export() -> None:
 @_min_free_option
 @option("--skip-corrupt", "Export cells whose body does not decode, with a null body.", is_flag=True)
 @stop_option
-@store_option
 def parquet(
     uri: str | None,
     name: str,
@@ -188,7 +186,6 @@ def parquet(
 
 @export.command(cls=QueryCommand)
 @click.argument("name", required=False)
-@store_option
 def status(name: str | None, store: Datastore) -> int:
     """Show the progress and content of exports.
 
@@ -273,10 +270,9 @@ def compact(uri: str, file_bytes: float, min_free_bytes: int | None) -> int:
     return EXIT_FAILED if done.busy else 0
 
 
-@export.command()
+@export.command(cls=Command)
 @click.argument("name")
 @execute_option()
-@store_option
 def remove(name: str, execute: bool, store: Datastore) -> None:
     """Delete the progress of an export; its files stay.
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from schemaless.cli.command import JSONCommand, optional_datastore
 from schemaless.cli.option import option
-from schemaless.cli.options import datastore_option
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.ops.admin.grants import ROLES, Role, ServerGrants, parse_account
 from schemaless.ops.admin.grants import grants as grants_of
@@ -20,7 +20,7 @@ from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import EXIT_FAILED, JSONCommand, counted, note, out, print_result
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result
 from schemaless.wire.accounts import Account
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -45,7 +45,7 @@ _DESCRIPTIONS: dict[Role, str] = {
 @click.command(cls=JSONCommand)
 @option("--role", "The role to grant, from the list above.", type=click.Choice(ROLES), required=True)
 @option("--account NAME[@HOST]", "The account, such as app@'10.0.%'.  [default: the role's name, from any host]")
-@datastore_option(required=False)
+@optional_datastore
 @option("--name NAME", "Instead of --url: name of a datastore to be created; for the role admin only.")
 @option("--shards N", "With --name: the number of shards, as for create.", type=int)
 @option("--cluster URL", "With --name: the clusters, as for create.", name="clusters", multiple=True)

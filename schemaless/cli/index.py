@@ -11,9 +11,10 @@ import click
 
 from schemaless.base.events import ignore_events
 from schemaless.base.numbers import shards_text as list_of_shards
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option, store_option, url_option
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.admin.indexes import index_supervisor, indexes_of
@@ -24,18 +25,7 @@ from schemaless.store.indexes.check import Found
 from schemaless.store.indexes.definition import define
 from schemaless.store.indexes.registry import BACKFILLING, DROPPING, READY, IndexEntry
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    facts,
-    hint,
-    note,
-    out,
-    print_result,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, hint, note, out, print_result, print_table, progress
 from schemaless.ui.terminal.progress import duration
 
 
@@ -78,7 +68,6 @@ def index() -> None:
     name="fields",
     multiple=True,
 )
-@url_option
 def create(name: str, shard_field: str, fields: tuple[str, ...], url: str) -> None:
     """Create a secondary index, to be filled by workers.
 
@@ -128,7 +117,6 @@ def _note_next(name: str) -> None:
 @index.command(cls=JSONCommand)
 @click.argument("name")
 @execute_option()
-@store_option
 def rebuild(name: str, execute: bool, store: Datastore) -> None:
     """Build an index again, beside the present one.
 
@@ -172,7 +160,6 @@ def rebuild(name: str, execute: bool, store: Datastore) -> None:
 @workers_option
 @option("--once", "Exit once all cells and erasures stored so far have been processed.", is_flag=True)
 @stop_option
-@store_option
 def run(names: tuple[str, ...], workers: int, once: bool, stop_s: float, store: Datastore) -> int:
     """Fill indexes and keep them up to date, until Ctrl-C.
 
@@ -221,7 +208,6 @@ _FAULTS_SHOWN: Final = 16
 
 @index.command(cls=QueryCommand)
 @click.argument("name", required=False)
-@store_option
 def status(name: str | None, store: Datastore) -> int:
     """Show the state of an index, or of all indexes.
 
@@ -324,7 +310,6 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 @option("--repair", "Repair the faults; needs --execute.", is_flag=True)
 @shards_option
 @option("--execute", "Make the change. Without this option, the command only says what it would do.", is_flag=True)
-@store_option
 def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
     """Compare each row with its entry, and each entry with its row.
 
@@ -395,7 +380,6 @@ def _print(entry: IndexEntry, results: list[Found], left: str | None) -> Found:
     "--replaced", "Drop only indexes that another definition has replaced, or whose drop was interrupted.", is_flag=True
 )
 @execute_option()
-@store_option
 def drop(name: str, number: int | None, replaced: bool, execute: bool, store: Datastore) -> None:
     """Drop an index.
 

@@ -9,8 +9,8 @@ import click
 
 from schemaless.base.events import Advanced
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import store_option
 from schemaless.codec.envelope import COLD, DELTA_FORMATS
 from schemaless.errors import AccessDenied
 from schemaless.planning.capacity.basis import groups_of
@@ -21,21 +21,12 @@ from schemaless.store.cells.counting import estimate_on, exact_count
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
-from schemaless.ui.terminal.output import (
-    QueryCommand,
-    counted,
-    out,
-    print_result,
-    print_rows,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import counted, out, print_result, print_rows, print_table, progress
 
 _KINDS: Final = ("whole", "deltas", "cold")
 
 
 @click.command(cls=QueryCommand)
-@store_option
 @option("--count", "Count cells exactly; by default, InnoDB's estimate is shown, which may be far off.", is_flag=True)
 @option("--all", "Also show the placement rule, and the sizes of other tables.", name="internals", is_flag=True)
 def info(store: Datastore, count: bool, internals: bool) -> None:

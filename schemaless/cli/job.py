@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
@@ -11,9 +11,9 @@ import click
 
 from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.base.runner_names import process_of, who
+from schemaless.cli.command import Command, QueryCommand
 from schemaless.cli.job_options import throttle_changes
 from schemaless.cli.option import option
-from schemaless.cli.options import store_option, with_options
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.job import Job, JobState, ShardState, continue_command, end_command, job_name
@@ -22,26 +22,14 @@ from schemaless.ops.jobs.status import JobStatus, status_of, waits_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
-from schemaless.ui.terminal.output import (
-    QueryCommand,
-    as_json,
-    counted,
-    facts,
-    note,
-    out,
-    print_result,
-    print_table,
-)
+from schemaless.ui.terminal.output import as_json, counted, facts, note, out, print_result, print_table
 from schemaless.ui.terminal.progress import waited_text
 
 _SHARDS_SHOWN: Final = 16
 _COLUMNS: Final = ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
 
 
-def _job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return with_options(
-        command, click.argument("job_id", type=CatalogId(), metavar="[N]", required=False), store_option
-    )
+_job_argument = click.argument("job_id", type=CatalogId(), metavar="[N]", required=False)
 
 
 @click.group()
@@ -64,7 +52,6 @@ def job() -> None:
 
 
 @job.command("list", cls=QueryCommand)
-@store_option
 def list_(store: Datastore) -> None:
     """List all jobs, newest last, and what they wait for.
 
@@ -110,7 +97,7 @@ def show(store: Datastore, job_id: int | None, each_shard: bool) -> None:
     _show_status(status, each_shard)
 
 
-@job.command()
+@job.command(cls=Command)
 @_job_argument
 def pause(store: Datastore, job_id: int | None) -> None:
     """Pause a job.
@@ -125,7 +112,7 @@ def pause(store: Datastore, job_id: int | None) -> None:
     _set_state(store, job_id, ("running",), "paused")
 
 
-@job.command()
+@job.command(cls=Command)
 @_job_argument
 def resume(store: Datastore, job_id: int | None) -> None:
     """Continue a paused job.
@@ -139,7 +126,7 @@ def resume(store: Datastore, job_id: int | None) -> None:
     _set_state(store, job_id, ("paused",), "running")
 
 
-@job.command()
+@job.command(cls=Command)
 @_job_argument
 def cancel(store: Datastore, job_id: int | None) -> None:
     """End a job for good.
@@ -154,7 +141,7 @@ def cancel(store: Datastore, job_id: int | None) -> None:
     _set_state(store, job_id, ("running", "paused"), "cancelled")
 
 
-@job.command("set")
+@job.command("set", cls=Command)
 @_job_argument
 @throttle_changes
 def set_(store: Datastore, job_id: int | None, changes: dict[str, Any]) -> None:

@@ -17,8 +17,9 @@ from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
 from schemaless.base.numbers import bytes_text
 from schemaless.cell import CellKey, NewStoredCell
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import allow_nan_option, codec_option, url_option
+from schemaless.cli.options import allow_nan_option, codec_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
@@ -27,24 +28,13 @@ from schemaless.ops.admin.fields import check_ref_key_expression, created_at_in,
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    counted,
-    facts,
-    hint,
-    note,
-    out,
-    print_result,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, hint, note, out, print_result, progress
 
 _REASONS_SHOWN: Final = 20
 
 
 @click.command(cls=JSONCommand)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@url_option
 @option("--column NAME", "The column_name of every loaded cell.")
 @option("--row-key EXPR", "Where a line has the row_key: PATH, uuid5:PATH or @line, as above.")
 @option("--ref-key EXPR", "Where a line has the ref_key: PATH, =N or @line, as above.", default="=1")

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.option import option
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
@@ -24,8 +25,6 @@ from schemaless.local.replication import session
 from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     error,
     facts,
@@ -261,7 +260,7 @@ def _running(states: list[ServerStatus], number: int, folder: Path) -> ServerSta
     raise click.UsageError(f"no running {name} in {folder.resolve()}; start it with 'schemaless local up'")
 
 
-@local.command()
+@local.command(cls=Command)
 @click.argument("number", metavar="[N]", type=click.IntRange(1), default=1)
 @option("-e --statement SQL", "Run a statement and exit; may be repeated.", name="statements", multiple=True)
 @folder_option

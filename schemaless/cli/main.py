@@ -25,7 +25,6 @@ from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     EXIT_STOPPED,
     EXIT_USAGE,
-    ReadOnlyCommand,
     begin_output,
     error,
     redacted,
@@ -117,7 +116,7 @@ class _ReaderGone(Exception):
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from schemaless.cli.options import complete_name  # at the top, it would have --help import SQLAlchemy
+    from schemaless.cli.command import complete_name  # at the top, it would have --help import SQLAlchemy
 
     return complete_name(ctx, param, incomplete)
 
@@ -247,6 +246,8 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
 
 
 def _changes_nothing(arguments: list[str]) -> bool:
+    from schemaless.cli.command import ReadOnlyCommand
+
     words = list(arguments)
     while words and words[0].startswith("-"):  # -d takes the next word as its value
         words = words[2:] if words[0] in ("-d", "--datastore") else words[1:]

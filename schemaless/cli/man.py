@@ -8,7 +8,8 @@ from importlib.metadata import version
 
 import click
 
-from schemaless.ui.terminal.output import ReadOnlyCommand, out
+from schemaless.cli.command import ReadOnlyCommand
+from schemaless.ui.terminal.output import out
 
 _VARIABLES = {
     "SCHEMALESS_URL": "The datastore, where the command line names none: a URL, or a name in the configuration.",

@@ -7,16 +7,16 @@ from importlib.util import find_spec
 
 import click
 
+from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import monitor_options, url_option
+from schemaless.cli.options import monitor_options
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.model import MonitorOptions
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import ReadOnlyCommand, note
+from schemaless.ui.terminal.output import note
 
 
 @click.command(cls=ReadOnlyCommand)
-@url_option
 @option(
     "--listen HOST:PORT",
     "The address to listen on; port 0 picks a free port. There is no password, so use a private network.",

@@ -8,16 +8,10 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval, bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import failure_json
 from schemaless.cli.option import option
-from schemaless.cli.options import (
-    as_spec,
-    codec_details,
-    codec_option,
-    shards_option,
-    store_option,
-    with_options,
-)
+from schemaless.cli.options import as_spec, codec_details, codec_option, shards_option, with_options
 from schemaless.codec.registry import codec_names
 from schemaless.ops.migrate.plan import (
     Change,
@@ -31,7 +25,6 @@ from schemaless.ops.migrate.plan import (
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
-    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
@@ -72,9 +65,7 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-@click.command(cls=QueryCommand)
-@migrate_spec  # before the datastore is opened
-@store_option
+@click.command(cls=QueryCommand, before=migrate_spec)
 @rewrite_options
 @option("--exact", "Read and re-encode every cell instead of a sample.", is_flag=True)
 @option("--seed N", "Seed of the sample; the same seed draws the same sample.", type=int)

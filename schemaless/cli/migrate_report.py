@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
-from schemaless.cli.options import note_estimated_sizes, store_option
+from schemaless.cli.options import note_estimated_sizes
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.ops.migrate.tally import Tally
@@ -19,7 +20,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
-    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
@@ -37,7 +37,6 @@ _ROWS_SHOWN = 40
 
 
 @click.command(cls=QueryCommand)
-@store_option
 @job_option("The migration to report on.  [default: the unfinished one, else the last that replaced a body]")
 @option("--csv FILE", "Also write a CSV file; - prints CSV only.", name="csv_file", type=OutputFile())
 @option("--html FILE", "Also write an HTML page with charts.", name="html_file", type=OutputFile())

@@ -10,11 +10,11 @@ import click
 
 from schemaless.base.events import only, together
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.faults import failure_json
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
 from schemaless.cli.option import option
-from schemaless.cli.options import store_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
@@ -28,24 +28,12 @@ from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import unwritable_folder
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    counted,
-    hint,
-    note,
-    out,
-    print_result,
-    print_rows,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, hint, note, out, print_result, print_rows, progress
 
 _FAILURES_SHOWN = 20
 
 
-@click.command(cls=JSONCommand)
-@migrate_spec  # before the datastore is opened
-@store_option
+@click.command(cls=JSONCommand, before=migrate_spec)
 @rewrite_options
 @option("--execute", "Rewrite bodies. Without this option, nothing is changed.", is_flag=True)
 @option(

@@ -12,11 +12,12 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.base.parts import grouped
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import JobRun, chosen_job, job_option, run_options, workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_of, shards_option, store_option, with_options
-from schemaless.cli.quantities import FiniteRange, fraction_of
+from schemaless.cli.options import execute_option, shards_option, with_options
+from schemaless.cli.quantities import FiniteRange, fraction_of, shards_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
@@ -30,8 +31,6 @@ from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyRe
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     facts,
     hint,
@@ -125,7 +124,6 @@ def _share(text: str) -> float:
 
 
 @click.command(cls=QueryCommand)
-@store_option
 @job_option("The migration to verify.  [default: the last that replaced a body]")
 @option("--shards LIST", "Verify only these shards, such as 0-3,8.  [default: all shards of the job]", name="only")
 @option(
@@ -225,7 +223,6 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 
 
 @click.command(cls=JSONCommand)
-@store_option
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
 @shards_option
 @execute_option("Put originals back. Without this option, they are only counted.")
@@ -330,7 +327,6 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
 
 
 @click.command(cls=JSONCommand)
-@store_option
 @job_option("The migration to finalise.  [default: the last that replaced a body]")
 @archive_option("Folder of the archive; may be repeated.  [default: the folder that the job wrote to]")
 @option(

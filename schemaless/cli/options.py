@@ -10,7 +10,6 @@ from functools import wraps
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from schemaless.base.keys import check_created_at
 from schemaless.cli.option import option
@@ -21,41 +20,7 @@ from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions
 from schemaless.ops.admin.fields import hashed
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
-from schemaless.store.opening import connect
-from schemaless.topology.configuration import PATH_VARIABLE, read_configuration
 from schemaless.ui.terminal.output import error, note
-
-
-class DatastoreOption(click.Option):
-    """``--url`` of a command, else ``-d`` before the command, else ``SCHEMALESS_URL``, else the configured default."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Return the URL or name in effect, and its source."""
-        value, source = super().consume_value(ctx, opts)
-        if source is ParameterSource.COMMANDLINE:
-            return value, source
-        if (named := ctx.find_root().params.get("datastore")) is not None:
-            return named, ParameterSource.COMMANDLINE
-        if source is ParameterSource.ENVIRONMENT:
-            return value, source
-        configuration = read_configuration()
-        if self.required and configuration.given and not configuration.exists:
-            raise InvalidInput(
-                f"no datastore is given, and {PATH_VARIABLE} names {configuration.path}, which does not exist; use -d, "
-                "or create the file with 'schemaless config add'"
-            )
-        if configuration.default is None:
-            return value, source
-        return configuration.default, ParameterSource.DEFAULT_MAP
-
-
-def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the configured names that start with the incomplete word; none if the configuration cannot be read."""
-    try:
-        return [name for name in read_configuration().datastores if name.startswith(incomplete)]
-    except InvalidInput:  # the command itself reports the error
-        return []
-
 
 engine_option: Final = option(
     "--engine",
@@ -64,41 +29,6 @@ engine_option: Final = option(
     default=INNODB.name,
 )
 
-
-def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
-    """Return an option that names the datastore, by its URL or by its name in the configuration."""
-    return option(
-        "--url -d --datastore NAME|URL",
-        "The datastore: its name in the configuration, or a URL such as mysql://app@db-1:3306/mezzanine.",
-        name="url",
-        cls=DatastoreOption,
-        envvar="SCHEMALESS_URL",
-        required=required,
-        show_envvar=True,
-        shell_complete=complete_name,
-    )
-
-
-url_option: Final = datastore_option()
-
-
-def store_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--url``, and open the datastore that it names for the command, which is passed ``store``.
-
-    The value of ``shards_option``, if the command has it, is passed as ``shards``: a sorted list, by default of all.
-    """
-
-    @wraps(command)
-    def with_store(*arguments: Any, url: str, **options: Any) -> Any:
-        with connect(url) as store:
-            if "shards_text" in options:
-                options["shards"] = shards_of(options.pop("shards_text"), store.shard_count)
-            return command(*arguments, store=store, **options)
-
-    return url_option(with_store)  # type: ignore[no-any-return]
-
-
-_MOST_DIGITS: Final = 20
 
 shards_option: Final = option("--shards LIST", "Only these shards, such as 0-3,8.  [default: all]", name="shards_text")
 
@@ -216,29 +146,6 @@ cold_price_option = option(
     type=FiniteRange(min=0),
 )
 """The price of a cold store."""
-
-
-def shards_of(text: str | None, shard_count: int) -> list[int]:
-    """Parse a list of shards such as ``0-3,8``; None means all.
-
-    Raises:
-        InvalidInput: the list is malformed, or names a shard that does not exist.
-    """
-    if text is None:
-        return list(range(shard_count))
-    chosen: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        # Python refuses to convert numbers of thousands of digits.
-        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _MOST_DIGITS:
-            raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
-        numbers = range(int(first), int(last if dash else first) + 1)
-        if not numbers or numbers[-1] >= shard_count:
-            raise InvalidInput(
-                f"--shards {text!r}: {part.strip()!r} is not a shard or an ascending range from 0 to {shard_count - 1}"
-            )
-        chosen.update(numbers)
-    return sorted(chosen)
 
 
 allow_nan_option = option("--allow-nan", "Accept NaN, Infinity and -Infinity, which are not JSON.", is_flag=True)

@@ -14,6 +14,7 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity import model
 
 _MOST_ID: Final = 2**63 - 1
+_MOST_DIGITS: Final = 20
 
 
 class CatalogId(click.types.IntParamType):
@@ -153,3 +154,26 @@ def weekdays_of(value: str) -> tuple[float, ...]:
         return tuple(float(part) for part in value.split(","))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not seven numbers, Monday first, such as 1,1,1,1,1.3,0.8,0.6") from None
+
+
+def shards_of(text: str | None, shard_count: int) -> list[int]:
+    """Parse a list of shards such as ``0-3,8``; None means all.
+
+    Raises:
+        InvalidInput: the list is malformed, or names a shard that does not exist.
+    """
+    if text is None:
+        return list(range(shard_count))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        # Python refuses to convert numbers of thousands of digits.
+        if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _MOST_DIGITS:
+            raise InvalidInput(f"--shards takes numbers and ranges such as 0-3,8, got {text!r}")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if not numbers or numbers[-1] >= shard_count:
+            raise InvalidInput(
+                f"--shards {text!r}: {part.strip()!r} is not a shard or an ascending range from 0 to {shard_count - 1}"
+            )
+        chosen.update(numbers)
+    return sorted(chosen)

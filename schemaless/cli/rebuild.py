@@ -8,15 +8,10 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import Interval, bytes_text
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import (
-    as_spec,
-    execute_option,
-    note_estimated_sizes,
-    shards_option,
-    store_option,
-)
+from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_option
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import (
@@ -32,7 +27,6 @@ from schemaless.ops.migrate.rebuild import run as run_rebuild
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
     counted,
     estimate_json,
     estimate_text,
@@ -47,9 +41,7 @@ from schemaless.ui.terminal.output import (
 from schemaless.ui.terminal.progress import duration
 
 
-@click.command(cls=JSONCommand)
-@as_spec(RebuildSpec)  # before the datastore is opened
-@store_option
+@click.command(cls=JSONCommand, before=as_spec(RebuildSpec))
 @shards_option
 @execute_option("Rebuild the tables. Without this option, the command predicts cost and gain.")
 @run_options("Continue this job with the options that it was started with; all other options are ignored.")

@@ -10,9 +10,10 @@ import click
 
 from schemaless.base.numbers import bytes_text
 from schemaless.cell import TOMBSTONE_BYTES
+from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, job_option, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, row_key_of, shards_option, store_option
+from schemaless.cli.options import execute_option, row_key_of, shards_option
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
@@ -21,18 +22,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import (
-    JSONCommand,
-    QueryCommand,
-    counted,
-    facts,
-    note,
-    out,
-    print_result,
-    print_rows,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import counted, facts, note, out, print_result, print_rows, print_table, progress
 
 
 @click.group()
@@ -52,9 +42,8 @@ def retention() -> None:
     """
 
 
-@retention.command("set")
+@retention.command("set", cls=Command)
 @click.argument("column")
-@store_option
 @option("--days N", "Keep cells of the last N days.", type=click.IntRange(1, MOST_DAYS))
 @option(
     "--versions N",
@@ -86,7 +75,6 @@ def set_(column: str, store: Datastore, days: int | None, versions: int | None, 
 
 
 @retention.command(cls=QueryCommand)
-@store_option
 @option("--released", "Also list holds that have ended.", is_flag=True)
 def show(store: Datastore, released: bool) -> None:
     """Show policies and legal holds.
@@ -115,9 +103,8 @@ def show(store: Datastore, released: bool) -> None:
         )
 
 
-@retention.command()
+@retention.command(cls=Command)
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
-@store_option
 @option("--by WHO", "Who holds the rows, such as a department.", name="held_by", required=True)
 @option("--reason CODE", "The reason, as a code such as case-4711.", required=True)
 def hold(row_keys: tuple[str, ...], store: Datastore, held_by: str, reason: str) -> None:
@@ -134,9 +121,8 @@ def hold(row_keys: tuple[str, ...], store: Datastore, held_by: str, reason: str)
     out().print(f"held by {held_by}: {counted(len(row_keys), 'row')}")
 
 
-@retention.command()
+@retention.command(cls=Command)
 @click.argument("row_keys", metavar="ROW_KEY...", nargs=-1, required=True)
-@store_option
 @option("--by WHO", "Who held the rows.", name="held_by", required=True)
 def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
     """End one party's legal holds on rows.
@@ -150,7 +136,6 @@ def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
 
 
 @retention.command(cls=QueryCommand)
-@store_option
 @shards_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Count the cells that a run would erase now.
@@ -166,7 +151,6 @@ def plan(store: Datastore, shards: list[int]) -> None:
 
 
 @retention.command(cls=JSONCommand)
-@store_option
 @execute_option("Erase. Without this option, the command counts what it would erase.")
 @run_options("Continue this job; all other options are ignored.")
 def run(store: Datastore, execute: bool, how: JobRun) -> None:
@@ -199,7 +183,6 @@ def run(store: Datastore, execute: bool, how: JobRun) -> None:
 
 
 @retention.command(cls=QueryCommand)
-@store_option
 @job_option("The job to show.  [default: the latest run]")
 def status(store: Datastore, job_id: int | None) -> None:
     """Show what a run has erased, and the space it has freed.

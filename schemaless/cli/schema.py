@@ -10,21 +10,11 @@ from typing import Final
 import click
 
 from schemaless.base.parts import grouped
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import url_option
 from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_schema
 from schemaless.topology.configuration import datastore_url
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    counted,
-    note,
-    out,
-    print_result,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result, print_table, progress
 from schemaless.wire.parallel import AT_ONCE
 
 
@@ -37,7 +27,6 @@ def schema() -> None:
 
 
 @schema.command(cls=QueryCommand)
-@url_option
 def status(url: str) -> int:
     """Show the schema revisions of the catalog and of the shards.
 
@@ -83,7 +72,6 @@ def _print_revisions(states: list[DatabaseState]) -> None:
 
 
 @schema.command(cls=JSONCommand)
-@url_option
 @option(
     "--at-once", "Number of databases to upgrade at a time on each server.", type=click.IntRange(min=1), default=AT_ONCE
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_option, store_option
+from schemaless.cli.options import execute_option, shards_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.move import run as moves
@@ -15,18 +16,7 @@ from schemaless.ops.move.record import Records
 from schemaless.ops.move.run import drop, left_behind
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import JobProgress
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    counted,
-    facts,
-    note,
-    out,
-    print_result,
-    print_rows,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, note, out, print_result, print_rows, progress
 
 
 @click.group(commands=[plan, move])
@@ -50,7 +40,6 @@ def shards() -> None:
 
 
 @shards.command(cls=QueryCommand)
-@store_option
 @job_option("The move to show.  [default: the unfinished one, or the last]")
 @option("--all", "Show the shards of all moves.", name="show_all", is_flag=True)
 def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
@@ -74,7 +63,6 @@ def status(store: Datastore, job_id: int | None, show_all: bool) -> None:
 
 
 @shards.command(cls=JSONCommand)
-@store_option
 @job_option("The number of the move.  [default: the unfinished one]")
 @option("--uncompared", "Skip comparing a moved shard if its old server cannot be reached.", is_flag=True)
 def abort(store: Datastore, job_id: int | None, uncompared: bool) -> int:
@@ -107,7 +95,6 @@ _NAMED = 5
 
 @shards.command(cls=JSONCommand)
 @shards_option
-@store_option
 def verify(shards: list[int], store: Datastore) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
@@ -167,7 +154,6 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 @shards.command("drop-moved", cls=JSONCommand)
 @shards_option
 @execute_option("Drop the tables. Without this option, the command only lists them.")
-@store_option
 def drop_moved(shards: list[int], execute: bool, store: Datastore) -> int:
     """Drop the old tables of moved shards.
 

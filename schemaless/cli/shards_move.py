@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import as_spec, note_dry, shards_of, store_option, with_options
-from schemaless.cli.quantities import FiniteRange
+from schemaless.cli.options import as_spec, note_dry, with_options
+from schemaless.cli.quantities import FiniteRange, shards_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
@@ -26,8 +27,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     estimate_json,
     estimate_text,
@@ -77,7 +76,6 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
             name="unchecked",
             is_flag=True,
         ),
-        store_option,
     )
 
 

@@ -13,25 +13,16 @@ import click
 from rich.markup import escape
 
 from schemaless.base.events import Advanced
+from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import monitor_options, url_option
+from schemaless.cli.options import monitor_options
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import InvalidInput
 from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions, Status, status_json
 from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    QueryCommand,
-    as_json,
-    counted,
-    note,
-    out,
-    print_result,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, as_json, counted, note, out, print_result, print_table, progress
 from schemaless.ui.terminal.server_names import ServerNames
 
 _TIMEOUT_S: Final = 2.0
@@ -39,7 +30,6 @@ _READ_TIMEOUT_S: Final = 10.0
 
 
 @click.command(cls=QueryCommand)
-@url_option
 @option("--watch", "Show the status again every two seconds, until Ctrl-C.", is_flag=True)
 @option(
     "--listen HOST:PORT",

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from schemaless.base.numbers import bytes_text
+from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_option, store_option
+from schemaless.cli.options import execute_option, shards_option
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, S
@@ -27,8 +28,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     counted,
     facts,
     note,
@@ -70,9 +69,8 @@ def tier() -> None:
     """
 
 
-@tier.command()
+@tier.command(cls=Command)
 @click.argument("uri", required=False)
-@store_option
 @option(
     "--keep-days N",
     "Keep files that no cell refers to for N days, as long as backups may be restored that do.  [default: 30]",
@@ -118,9 +116,8 @@ def _has_files(store: Datastore) -> bool:
     return any(ShardFiles(shards, shard).all("live", "writing") for shard in range(store.shard_count))
 
 
-@tier.command("set")
+@tier.command("set", cls=Command)
 @click.argument("column")
-@store_option
 @option("--after DAYS", "Cells become cold at this age, such as 180d.", name="after_days", type=_Days())
 @option("--never", "Remove the policy. Cold cells stay cold; 'tier recall' brings them back.", is_flag=True)
 def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> None:
@@ -146,7 +143,6 @@ def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> 
 
 
 @tier.command(cls=QueryCommand)
-@store_option
 @shards_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Predict what a run would free, and the size of its files.
@@ -188,7 +184,6 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
 
 
 @tier.command(cls=JSONCommand)
-@store_option
 @shards_option
 @execute_option("Write cold files and replace bodies. Without this option, the command predicts what that frees.")
 @run_options("Continue this job; all other options are ignored.")
@@ -228,7 +223,6 @@ def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
 
 
 @tier.command(cls=JSONCommand)
-@store_option
 @shards_option
 @option("--column NAME", "Only this column; repeat for more.", name="columns", multiple=True)
 @execute_option("Put documents back. Without this option, the command counts them.")
@@ -268,7 +262,6 @@ def recall(store: Datastore, shards: list[int], columns: tuple[str, ...], execut
 
 
 @tier.command(cls=JSONCommand)
-@store_option
 @shards_option
 @option("--keep-days N", "Keep them this long.  [default: as in tier store]", type=click.IntRange(0, MOST_DAYS))
 @execute_option("Delete files. Without this option, the command counts what is there.")
@@ -297,7 +290,6 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
 
 
 @tier.command(cls=QueryCommand)
-@store_option
 @shards_option
 def status(store: Datastore, shards: list[int]) -> int:
     """Show cells and bytes of both tiers, and the cold files.
@@ -339,7 +331,6 @@ def _show_status(store: Datastore, shards: Sequence[int]) -> int:
 
 
 @tier.command("verify", cls=QueryCommand)
-@store_option
 @shards_option
 def verify_(store: Datastore, shards: list[int]) -> int:
     """Read every cold file and compare it with the cells.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from schemaless.base.numbers import shards_text
+from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import engine_option, url_option
+from schemaless.cli.options import engine_option
 from schemaless.cli.topology_failover import (
     adopt,
     cluster_option,
@@ -22,16 +23,7 @@ from schemaless.cli.topology_restored import restored
 from schemaless.ops.failover import nodes
 from schemaless.ops.failover.clusters import add_cluster as add
 from schemaless.ops.failover.states import NodeState, node_states
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
-    counted,
-    note,
-    out,
-    print_result,
-    print_rows,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result, print_rows
 from schemaless.ui.terminal.server_names import ServerNames
 
 
@@ -56,7 +48,6 @@ def topology() -> None:
 
 
 @topology.command(cls=QueryCommand)
-@url_option
 def show(url: str) -> int:
     """Show every server and its state.
 
@@ -124,7 +115,6 @@ def _writes(state: NodeState) -> str:
 @option("--replica URL", "A replica of PRIMARY_URL; may be repeated.", name="replicas", multiple=True)
 @engine_option
 @timeout_option
-@url_option
 def add_cluster(
     primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str
 ) -> None:
@@ -170,7 +160,6 @@ def add_cluster(
 @click.argument("replica", metavar="REPLICA_URL")
 @cluster_option
 @timeout_option
-@url_option
 def add_replica(replica: str, cluster: str, timeout_s: float, url: str) -> None:
     """Add a replica to the catalog.
 
@@ -199,7 +188,6 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str) -> None:
 @topology.command("remove-replica", cls=JSONCommand)
 @click.argument("replica", metavar="REPLICA_URL")
 @cluster_option
-@url_option
 def remove_replica(replica: str, cluster: str, url: str) -> None:
     """Remove a replica from the catalog.
 
@@ -214,11 +202,10 @@ def remove_replica(replica: str, cluster: str, url: str) -> None:
     say_reconnect()
 
 
-@topology.command()
+@topology.command(cls=Command)
 @cluster_option
 @option("--replicas", "The number of replicas; fewer are reported.", type=click.IntRange(min=0))
 @option("--semi-sync/--no-semi-sync", "Whether an asynchronous primary is reported as a fault.", default=None)
-@url_option
 def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str) -> None:
     """Set the redundancy that a cluster should have.
 
@@ -246,7 +233,6 @@ def expect(cluster: str, replicas: int | None, semi_sync: bool | None, url: str)
 )
 @option("--drop-replicas", "Remove from the catalog any replicas that do not follow the new primary.", is_flag=True)
 @timeout_option
-@url_option
 def set_primary(primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str) -> None:
     """Change a cluster's primary in the catalog.
 

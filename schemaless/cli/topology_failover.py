@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import click
 
+from schemaless.cli.command import Command, JSONCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import url_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import TopologyError
 from schemaless.ops.admin.ndjson import dump_lines
@@ -29,7 +29,6 @@ from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.ui.terminal.files import OutputFile, data_output
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
     as_json,
     counted,
     data_sink,
@@ -142,7 +141,6 @@ def say_change(change: NodeChange, text: str) -> None:
     type=FiniteRange(min=0, max=3600),
     default=failover.TIMEOUT_S,
 )
-@url_option
 def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str) -> None:
     """Make all programs write to a promoted server.
 
@@ -180,7 +178,6 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
     type=FiniteRange(min=0.1, max=3600),
     default=1.0,
 )
-@url_option
 def watch(once: bool, interval_s: float, url: str) -> int:
     """Adopt the primaries that groups elect, until Ctrl-C.
 
@@ -242,7 +239,7 @@ def _data(finding: Finding) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(cls=Command)
 @option(
     "--from URL_OLD",
     "The URL of the old primary, which must answer again unless --settled is given.",
@@ -252,7 +249,6 @@ def _data(finding: Finding) -> dict[str, Any]:
 @option("--stored", "Write stored bytes (base64) instead of documents: an exact copy.", is_flag=True)
 @option("--settled", "Instead of writing cells, record that they have been loaded or given up.", is_flag=True)
 @option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
-@url_option
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
     """Write, as NDJSON, the cells that a failover lost.
 

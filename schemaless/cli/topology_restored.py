@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from schemaless.base.numbers import shards_text
+from schemaless.cli.command import JSONCommand
 from schemaless.cli.erase_shown import show_undone, undone_json
 from schemaless.cli.option import option
-from schemaless.cli.options import url_option
 from schemaless.cli.topology_failover import cluster_data
 from schemaless.ops.erasure.ledger_file import Recorded, load_ledger
 from schemaless.ops.erasure.replay import Undone, replay, undone
@@ -18,7 +18,7 @@ from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.job_progress import JobProgress
-from schemaless.ui.terminal.output import JSONCommand, note, out, print_result, progress
+from schemaless.ui.terminal.output import note, out, print_result, progress
 
 
 def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -53,7 +53,6 @@ def _mapping(context: click.Context, parameter: click.Parameter, given: tuple[st
     "The original is no longer in use: NEW may be one of its servers, and clusters without --map keep theirs.",
     is_flag=True,
 )
-@url_option
 def restored(servers: dict[str, str], ledger_file: str | None, replaces_original: bool, url: str) -> None:
     """Give a restored datastore its own servers.
 

@@ -10,18 +10,10 @@ from typing import Any, Final
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import (
-    allow_nan_option,
-    execute_option,
-    note_gave_up,
-    shards_option,
-    store_option,
-    time_of,
-    url_option,
-    with_options,
-)
+from schemaless.cli.options import allow_nan_option, execute_option, note_gave_up, shards_option, time_of, with_options
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
@@ -32,8 +24,6 @@ from schemaless.store.triggers.declaration import import_trigger
 from schemaless.store.triggers.supervision import caught_up, prepare, trigger_supervisor
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    JSONCommand,
-    QueryCommand,
     as_json,
     counted,
     error,
@@ -82,7 +72,6 @@ def trigger() -> None:
 @option("--once", "Exit once all cells and erasures that are stored now have been processed.", is_flag=True)
 @stop_option
 @allow_nan_option
-@url_option
 def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, url: str) -> int:
     """Call a trigger's function for each cell, until Ctrl-C.
 
@@ -135,7 +124,6 @@ def run(target: str, workers: int, once: bool, stop_s: float, allow_nan: bool, u
 @trigger.command(cls=QueryCommand)
 @click.argument("name", required=False)
 @option("--shards", "Show every shard, however many there are.", name="each_shard", is_flag=True)
-@store_option
 def status(name: str | None, each_shard: bool, store: Datastore) -> int:
     """Show the state of a trigger, or of all triggers.
 
@@ -241,7 +229,6 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
 
 @trigger.command(cls=JSONCommand)
 @click.argument("name")
-@store_option
 def pause(name: str, store: Datastore) -> None:
     """Pause a trigger: workers make no calls until it is resumed.
 
@@ -258,7 +245,6 @@ def pause(name: str, store: Datastore) -> None:
 
 @trigger.command(cls=JSONCommand)
 @click.argument("name")
-@store_option
 def resume(name: str, store: Datastore) -> None:
     """Resume a paused trigger and stopped shards.
 
@@ -278,7 +264,6 @@ def resume(name: str, store: Datastore) -> None:
 @trigger.command(cls=JSONCommand)
 @click.argument("name")
 @execute_option()
-@store_option
 def remove(name: str, execute: bool, store: Datastore) -> None:
     """Remove a trigger, with its progress and parked cells.
 
@@ -304,7 +289,6 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
 @option("--since TIME", "Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.")
 @shards_option
 @execute_option()
-@store_option
 def reset(
     name: str,
     from_beginning: bool,
@@ -365,14 +349,12 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         option("--all", "All parked cells, or all those in --shards.", name="everything", is_flag=True),
         execute_option(),
-        store_option,
     )
 
 
 @trigger.command(cls=QueryCommand)
 @click.argument("name")
 @shards_option
-@store_option
 def parked(name: str, shards: list[int], store: Datastore) -> None:
     """List the cells that a trigger has parked, and their errors.
 

@@ -12,8 +12,8 @@ import pytest
 
 import schemaless
 from schemaless.cli import main
+from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.main import _NOUNS, _SECTIONS, cli
-from schemaless.ui.terminal.output import ReadOnlyCommand
 from tests.cases import each
 
 NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"

@@ -13,7 +13,7 @@ import pytest
 from schemaless.base.events import Advanced
 from schemaless.base.numbers import shards_text
 from schemaless.cli import bench, migrate_report
-from schemaless.cli.options import shards_of
+from schemaless.cli.quantities import shards_of
 from schemaless.store.internals import internals_of
 from schemaless.ui.pages import capacity_json
 from schemaless.ui.terminal import output

@@ -34,34 +34,10 @@ _quiet = False
 _as_json = False
 
 
-def _set_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+def set_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+    """Set whether the command prints JSON; a callback of Click."""
     global _as_json
     _as_json = given
-
-
-class JSONCommand(click.Command):
-    """Command with the option ``--json``.
-
-    With it, ``print_result`` prints JSON on standard output and ``out()`` nothing; notes stay the same.
-    """
-
-    def __init__(self, name: str | None, *, params: list[click.Parameter] | None = None, **settings: Any) -> None:
-        option = click.Option(
-            ["--json", "as_json"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_json,
-            help="Print the result as JSON.",
-        )
-        super().__init__(name, params=[*(params or ()), option], **settings)
-
-
-class ReadOnlyCommand(click.Command):
-    """Command that never changes stored data; an interrupted one reports that nothing was changed."""
-
-
-class QueryCommand(JSONCommand, ReadOnlyCommand):
-    """Read-only command with the option ``--json``."""
 
 
 class _Console(Console):
