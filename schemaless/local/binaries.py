@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -117,68 +117,255 @@ def environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C"}
 
 
-def candidates(
-    flavour: str,
-    engine: str = "innodb",
-    version: str = "",
-    *,
-    say: Say = _say_nothing,
-    progress: Progress | None = None,
-) -> Iterator[Binary]:
-    """Yield server programs to try, best first; with a version such as "11.8", only those of that series.
+@dataclass(frozen=True)
+class Wanted:
+    """What a server program must be, and how its search is shown.
 
-    If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
-    folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that far.
-    For ``mysql``, MariaDB follows if no MySQL can be had: an installed one, else one from the archive.
-
-    Raises:
-        LocalServerError: no server is installed and none can be fetched; the message says what to install.
+    Attributes:
+        flavour: "mysql" or "mariadb".
+        engine: a storage engine that it must have, "innodb" or "rocksdb".
+        version: a version such as "11.8.3", or the beginning of one, such as "11.8"; "" for any.
+        say: callback for lines of progress.
+        progress: shows the progress of long steps.
     """
-    explicit = os.environ.get("SCHEMALESS_MYSQLD")
-    if explicit:
-        binary = _explicit(explicit, flavour)
-        if not fits(binary.version, version):
+
+    flavour: str
+    engine: str = "innodb"
+    version: str = ""
+    say: Say = _say_nothing
+    progress: Progress | None = None
+
+    def __str__(self) -> str:
+        return f"{self.flavour} {self.version}" if self.version else f"a {self.flavour} server"
+
+    def candidates(self) -> Iterator[Binary]:
+        """Yield server programs to try, best first.
+
+        If ``SCHEMALESS_MYSQLD`` is set, it is the only candidate. Otherwise programs on ``PATH`` and in the system's
+        folders come first, then one unpacked from the package archive, which is contacted only if the caller gets that
+        far. For ``mysql``, MariaDB follows if no MySQL can be had: an installed one, else one from the archive.
+
+        Raises:
+            LocalServerError: no server is installed and none can be fetched; the message says what to install.
+        """
+        explicit = os.environ.get("SCHEMALESS_MYSQLD")
+        if explicit:
+            binary = _explicit(explicit, self.flavour)
+            if not fits(binary.version, self.version):
+                raise LocalServerError(
+                    f"SCHEMALESS_MYSQLD is {binary.program}, which is {self.flavour} {binary.version}, not "
+                    f"{self.version}; set it to another program, or unset it"
+                )
+            if not binary.has_engine(self.engine):
+                raise LocalServerError(
+                    f"SCHEMALESS_MYSQLD is {binary.program}, and {binary.plugins} has no {rocksdb.PLUGIN}; install "
+                    f"{rocksdb.PACKAGES[0]}, or unset the variable"
+                )
+            yield binary
+            return
+        yield from self.installed()
+        try:
+            found = self.unpacked()
+        except (ArchiveUnreachable, space.NoSpace):
+            raise  # A failure that may pass must not change the flavour.
+        except LocalServerError:
+            is_any = self.flavour == "mysql" and not self.version
+            others = list(replace(self, flavour="mariadb").installed()) if is_any else []
+            if not others:
+                raise
+            self.say("no MySQL is installed that runs here, and none can be unpacked: using the installed MariaDB")
+            yield from others
+        else:
+            yield found
+
+    def _suits(self, binary: Binary) -> bool:
+        return fits(binary.version, self.version) and binary.has_engine(self.engine)
+
+    def installed(self) -> Iterator[Binary]:
+        """Yield the programs on ``PATH`` and in the system's folders."""
+        for path in _system_programs(self.flavour):
+            try:
+                binary = inspect((str(path),))
+            except LocalServerError as problem:
+                self.say(f"skipping {path}: {problem}")
+                continue
+            if binary.flavour == self.flavour and is_recent(binary) and self._suits(binary):
+                yield binary
+
+    def cached(self) -> Binary | None:
+        """Return the server in the cache that was unpacked last, or None.
+
+        One that was unpacked with MyRocks is used for InnoDB only if there is no other.
+        """
+        roots = servers_folder().glob(f"{self.flavour}-*")
+        newest_first = sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True)
+        for root in sorted(newest_first, key=lambda root: root.name.endswith("-rocksdb")):
+            command = unpacked_command(root, *_SERVERS)
+            if command is not None:
+                binary = Binary(self.flavour, root.name.split("-")[1], command, root, root.name)
+                if self._suits(binary):
+                    return binary
+        return None
+
+    def unpacked(self) -> Binary:
+        """Return an unpacked server from the cache, or fetch one from the package archive.
+
+        Raises:
+            LocalServerError: apt, a usable source or free space is missing, or the archive is unreachable.
+        """
+        binary = self.cached()
+        if binary is not None:
+            return binary
+        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
             raise LocalServerError(
-                f"SCHEMALESS_MYSQLD is {binary.program}, which is {flavour} {binary.version}, not {version}; set it to "
-                "another program, or unset it"
+                f"no {self.flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and apt-get "
+                f"or dpkg-deb is missing, so none can be unpacked; {_INSTALL_HINT}. Fedora: dnf install mysql-server "
+                "or mariadb-server; Arch: pacman -S mariadb; Alpine: apk add mariadb; Homebrew: brew install mariadb. "
+                "docs/servers.md unpacks one without any of them"
             )
-        if not binary.has_engine(engine):
+        folder = servers_folder()
+        if re.search(r"[:;]", str(folder)):
             raise LocalServerError(
-                f"SCHEMALESS_MYSQLD is {binary.program}, and {binary.plugins} has no {rocksdb.PLUGIN}; install "
-                f"{rocksdb.PACKAGES[0]}, or unset the variable"
+                f"the path of the cache folder {folder} contains a colon or semicolon, which library paths "
+                "cannot contain; set SCHEMALESS_CACHE to another folder"
             )
-        yield binary
-        return
-    yield from _installed(flavour, engine, version, say)
-    try:
-        found = unpacked(flavour, engine, version, say=say, progress=progress)
-    except (ArchiveUnreachable, space.NoSpace):
-        raise  # A failure that may pass must not change the flavour.
-    except LocalServerError:
-        others = list(_installed("mariadb", engine, "", say)) if flavour == "mysql" and not version else []
-        if not others:
+        with cache_lock(folder, self.say):
+            binary = self.cached()  # another process may have filled it before this one got the lock
+            if binary is not None:
+                return binary
+            with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
+                return self._fill(folder)
+
+    def _fill(self, folder: Path) -> Binary:
+        sources = distribution_sources()
+        if not sources:
+            raise LocalServerError(
+                f"no {self.flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and this "
+                f"machine's apt sources have no archive of its distribution to unpack one from; {_INSTALL_HINT}"
+            )
+        space.require(folder, _INDEX_BYTES, "the package index", space.CACHE_REMEDY)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
+        # Keep the packages that an interrupted run has fetched; download() checks them against the signed index.
+        (part / "debs").mkdir()
+        for old in folder.glob(".part-*"):
+            if old != part:
+                for deb in old.glob("**/*.deb"):
+                    deb.replace(part / "debs" / deb.name)
+                shutil.rmtree(old, ignore_errors=True)
+        self.say(
+            f"{self} is not installed: unpacking one from the package archive into {folder} (without installing it)"
+        )
+        problems: list[LocalServerError] = []
+        try:
+            for wanted, apt, package in self._offers(part, sources, problems):
+                try:
+                    return wanted.unpack(folder, apt, package)
+                except _Unfit as problem:
+                    self.say(f"skipping {package}: {problem}")
+                    problems.append(problem)
+        except LocalServerError:
+            shutil.rmtree(part, ignore_errors=True)
             raise
-        say("no MySQL is installed that runs here, and none can be unpacked: using the installed MariaDB")
-        yield from others
-    else:
-        yield found
+        shutil.rmtree(part, ignore_errors=True)
+        for met in problems:
+            if isinstance(met, ArchiveUnreachable):
+                raise met
+        reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite of the package archive has one"
+        raise LocalServerError(f"cannot unpack {self}: {reasons}; {_INSTALL_HINT}")
+
+    def _offers(
+        self, part: Path, sources: list[Source], problems: list[LocalServerError]
+    ) -> Iterator[tuple[Wanted, Apt, str]]:
+        """Yield what is wanted, apt and a package, from the configured suites.
+
+        If MySQL or a version is wanted, packages of later suites follow, and for MySQL of any version, finally
+        MariaDB's from the configured suites.
+        """
+        places = [(self, sources)]
+        # Only Debian's sid has MySQL.
+        later = ("stable", "testing", "sid") if self.version else ("sid",) if self.flavour == "mysql" else ()
+        # They must be signed by a key of the keyring that verifies this machine's suites.
+        archives: dict[str, Source] = {}
+        for source in sources:
+            if "security" not in source.uri and "sid" not in source.suites:
+                archives.setdefault(source.uri, source)
+        for suite in later:
+            places += [(self, [Source(uri, (suite,), ("main",), of.signed_by)]) for uri, of in archives.items()]
+        if self.flavour == "mysql" and not self.version:
+            places.append((replace(self, flavour="mariadb"), sources))
+        for wanted, from_sources in places:
+            if wanted is not self and any(isinstance(problem, ArchiveUnreachable) for problem in problems):
+                return  # A network failure must not change the flavour: MySQL may exist in the archive.
+            apt = Apt(part, from_sources, self.progress)
+            try:
+                apt.update()
+            except space.NoSpace:
+                raise
+            except LocalServerError as problem:
+                problems.append(problem)
+                continue
+            for package in _server_packages(apt, wanted.flavour):
+                if wanted is not self:
+                    self.say("no suite of the package archive has MySQL for this machine: using MariaDB")
+                yield wanted, apt, package
+
+    def unpack(self, folder: Path, apt: Apt, package: str) -> Binary:
+        """Fetch and unpack a package of the server into the cache, which is locked."""
+        packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
+        if not packages:
+            raise _Unfit(f"apt cannot resolve the dependencies of {package}; {_INSTALL_HINT}")
+        of_server = next((member.version for member in packages if member.name == package), "")
+        if not fits(of_server, self.version):
+            raise _Unfit(f"{package} is {of_server}")
+        if self.engine == "rocksdb":
+            plugin = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
+            if not plugin:
+                raise _Unfit(f"the package archive has no {rocksdb.PACKAGES[0]}; {_INSTALL_HINT}")
+            packages += plugin
+        fetched = sum(member.file_bytes for member in packages)
+        installed = apt.installed_bytes(packages)
+        sizes = f"{fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked"
+        self.say(f"{package}: {len(packages)} packages, {sizes}")
+        space.require(folder, fetched + installed, f"unpacking {package}", space.CACHE_REMEDY)
+        apt.download(packages)
+        root = apt.folder / "root"
+        shutil.rmtree(root, ignore_errors=True)
+        apt.unpack(packages, root)
+        for unneeded in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
+            shutil.rmtree(root / unneeded, ignore_errors=True)
+        command = unpacked_command(root, *_SERVERS)
+        if command is None:
+            raise _Unfit(f"{package} lacks the server program or the dynamic loader")
+        try:
+            binary = inspect(command)
+        except LocalServerError as problem:
+            raise _Unfit(str(problem)) from problem
+        if not is_recent(binary):
+            raise _Unfit(f"{package} is {binary.version}; {_oldest(self.flavour)} is needed; {_INSTALL_HINT}")
+        # Another name than without the plugin: servers may be running from that folder.
+        target = folder / "-".join([self.flavour, binary.version, *([self.engine] if self.engine == "rocksdb" else [])])
+        manifest = {
+            "flavour": binary.flavour,
+            "version": binary.version,
+            "packages": {member.file_name: member.digest for member in packages},
+            "suites": sorted({suite for source in apt.sources for suite in source.suites}),
+        }
+        (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        if target.exists():  # incomplete, or cached() would have found it
+            shutil.rmtree(target)
+        if self.version:
+            os.utime(root, (0, 0))  # cached() then prefers it only to nothing
+        root.rename(target)
+        shutil.rmtree(apt.folder, ignore_errors=True)
+        moved = self.cached()
+        assert moved is not None
+        self.say(f"{moved.flavour} {moved.version} is in {target}")
+        return moved
 
 
 def fits(version: str, wanted: str) -> bool:
     """Return True if a version is the wanted one or of the wanted series: "11.8.3" of "11.8"; "" stands for any."""
     return not wanted or f"{version}.".startswith(f"{wanted}.")
-
-
-def _installed(flavour: str, engine: str, version: str, say: Say) -> Iterator[Binary]:
-    for path in _system_programs(flavour):
-        try:
-            binary = inspect((str(path),))
-        except LocalServerError as problem:
-            say(f"skipping {path}: {problem}")
-            continue
-        suits = binary.flavour == flavour and is_recent(binary) and fits(binary.version, version)
-        if suits and binary.has_engine(engine):
-            yield binary
 
 
 def _explicit(path_text: str, flavour: str) -> Binary:
@@ -261,147 +448,8 @@ def servers_folder() -> Path:
     return cache_folder() / "servers"
 
 
-def cached(flavour: str, engine: str = "innodb", version: str = "") -> Binary | None:
-    """Return the server in the cache that was unpacked last and has the version and the storage engine, or None.
-
-    One that was unpacked with MyRocks is used for InnoDB only if there is no other.
-    """
-    roots = servers_folder().glob(f"{flavour}-*")
-    newest_first = sorted(roots, key=lambda root: root.stat().st_mtime_ns, reverse=True)
-    for root in sorted(newest_first, key=lambda root: root.name.endswith("-rocksdb")):
-        command = unpacked_command(root, *_SERVERS)
-        if command is not None:
-            binary = Binary(flavour, root.name.split("-")[1], command, root, root.name)
-            if fits(binary.version, version) and binary.has_engine(engine):
-                return binary
-    return None
-
-
-def unpacked(
-    flavour: str,
-    engine: str = "innodb",
-    version: str = "",
-    *,
-    say: Say = _say_nothing,
-    progress: Progress | None = None,
-) -> Binary:
-    """Return an unpacked server from the cache, or fetch one from the package archive.
-
-    Raises:
-        LocalServerError: apt, a usable source or free space is missing, or the archive is unreachable.
-    """
-    binary = cached(flavour, engine, version)
-    if binary is not None:
-        return binary
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise LocalServerError(
-            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and apt-get or "
-            f"dpkg-deb is missing, so none can be unpacked; {_INSTALL_HINT}. Fedora: dnf install mysql-server or "
-            "mariadb-server; Arch: pacman -S mariadb; Alpine: apk add mariadb; Homebrew: brew install mariadb. "
-            "docs/servers.md unpacks one without any of them"
-        )
-    folder = servers_folder()
-    if re.search(r"[:;]", str(folder)):
-        raise LocalServerError(
-            f"the path of the cache folder {folder} contains a colon or semicolon, which library paths "
-            "cannot contain; set SCHEMALESS_CACHE to another folder"
-        )
-    with cache_lock(folder, say):
-        binary = cached(flavour, engine, version)  # another process may have filled it before this one got the lock
-        if binary is not None:
-            return binary
-        with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
-            return _fill(folder, flavour, engine, version, say, progress)
-
-
-def _fill(folder: Path, flavour: str, engine: str, version: str, say: Say, progress: Progress | None) -> Binary:
-    sources = distribution_sources()
-    if not sources:
-        raise LocalServerError(
-            f"no {flavour} server found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and this machine's "
-            f"apt sources have no archive of its distribution to unpack one from; {_INSTALL_HINT}"
-        )
-    space.require(folder, _INDEX_BYTES, "the package index", space.CACHE_REMEDY)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
-    # Keep the packages that an interrupted run has fetched; download() checks them against the signed index.
-    (part / "debs").mkdir()
-    for old in folder.glob(".part-*"):
-        if old != part:
-            for deb in old.glob("**/*.deb"):
-                deb.replace(part / "debs" / deb.name)
-            shutil.rmtree(old, ignore_errors=True)
-    say(
-        f"{_described(flavour, version)} is not installed: unpacking one from the package archive into {folder} "
-        "(without installing it)"
-    )
-    problems: list[LocalServerError] = []
-    try:
-        for offer in _offers(part, flavour, version, sources, progress, problems, say):
-            try:
-                return _unpack(folder, part, *offer, engine, version, say)
-            except _Unfit as problem:
-                say(f"skipping {offer[2]}: {problem}")
-                problems.append(problem)
-    except LocalServerError:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    shutil.rmtree(part, ignore_errors=True)
-    for met in problems:
-        if isinstance(met, ArchiveUnreachable):
-            raise met
-    reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite of the package archive has one"
-    raise LocalServerError(f"cannot unpack {_described(flavour, version)}: {reasons}; {_INSTALL_HINT}")
-
-
-def _described(flavour: str, version: str) -> str:
-    return f"{flavour} {version}" if version else f"a {flavour} server"
-
-
 class _Unfit(LocalServerError):
     """A server package cannot be used on this machine."""
-
-
-def _offers(
-    part: Path,
-    flavour: str,
-    version: str,
-    sources: list[Source],
-    progress: Progress | None,
-    problems: list[LocalServerError],
-    say: Say,
-) -> Iterator[tuple[Apt, str, str]]:
-    """Yield (apt, flavour, package) from the configured suites.
-
-    If MySQL or a version is wanted, packages of later suites follow, and for MySQL of any version, finally MariaDB's
-    from the configured suites.
-    """
-    wanted = [(flavour, sources)]
-    # Only Debian's sid has MySQL.
-    later = ("stable", "testing", "sid") if version else ("sid",) if flavour == "mysql" else ()
-    # They must be signed by a key of the keyring that verifies this machine's suites.
-    archives: dict[str, Source] = {}
-    for source in sources:
-        if "security" not in source.uri and "sid" not in source.suites:
-            archives.setdefault(source.uri, source)
-    for suite in later:
-        wanted += [(flavour, [Source(uri, (suite,), ("main",), of.signed_by)]) for uri, of in archives.items()]
-    if flavour == "mysql" and not version:
-        wanted.append(("mariadb", sources))
-    for kind, from_sources in wanted:
-        if kind != flavour and any(isinstance(problem, ArchiveUnreachable) for problem in problems):
-            return  # A network failure must not change the flavour: MySQL may exist in the archive.
-        apt = Apt(part, from_sources, progress)
-        try:
-            apt.update()
-        except space.NoSpace:
-            raise
-        except LocalServerError as problem:
-            problems.append(problem)
-            continue
-        for package in _server_packages(apt, kind):
-            if kind != flavour:
-                say("no suite of the package archive has MySQL for this machine: using MariaDB")
-            yield apt, kind, package
 
 
 def _server_packages(apt: Apt, flavour: str) -> list[str]:
@@ -413,60 +461,6 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
         return bool(number), [int(part) for part in number.split(".") if part]
 
     return sorted(names, key=version, reverse=True)
-
-
-def _unpack(
-    folder: Path, part: Path, apt: Apt, flavour: str, package: str, engine: str, version: str, say: Say
-) -> Binary:
-    packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
-    if not packages:
-        raise _Unfit(f"apt cannot resolve the dependencies of {package}; {_INSTALL_HINT}")
-    of_server = next((member.version for member in packages if member.name == package), "")
-    if version and not fits(of_server, version):
-        raise _Unfit(f"{package} is {of_server}")
-    if engine == "rocksdb":
-        plugin = [member for member in apt.closure(rocksdb.PACKAGES[0]) if member.name in rocksdb.PACKAGES]
-        if not plugin:
-            raise _Unfit(f"the package archive has no {rocksdb.PACKAGES[0]}; {_INSTALL_HINT}")
-        packages += plugin
-    fetched = sum(member.file_bytes for member in packages)
-    installed = apt.installed_bytes(packages)
-    say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
-    space.require(folder, fetched + installed, f"unpacking {package}", space.CACHE_REMEDY)
-    apt.download(packages)
-    root = part / "root"
-    shutil.rmtree(root, ignore_errors=True)
-    apt.unpack(packages, root)
-    for unneeded in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
-        shutil.rmtree(root / unneeded, ignore_errors=True)
-    command = unpacked_command(root, *_SERVERS)
-    if command is None:
-        raise _Unfit(f"{package} lacks the server program or the dynamic loader")
-    try:
-        binary = inspect(command)
-    except LocalServerError as problem:
-        raise _Unfit(str(problem)) from problem
-    if not is_recent(binary):
-        raise _Unfit(f"{package} is {binary.version}; {_oldest(flavour)} is needed; {_INSTALL_HINT}")
-    # Another name than without the plugin: servers may be running from that folder.
-    target = folder / "-".join([flavour, binary.version, *([engine] if engine == "rocksdb" else [])])
-    manifest = {
-        "flavour": binary.flavour,
-        "version": binary.version,
-        "packages": {member.file_name: member.digest for member in packages},
-        "suites": sorted({suite for source in apt.sources for suite in source.suites}),
-    }
-    (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    if target.exists():  # incomplete, or cached() would have found it
-        shutil.rmtree(target)
-    if version:
-        os.utime(root, (0, 0))  # cached() then prefers it only to nothing
-    root.rename(target)
-    shutil.rmtree(part, ignore_errors=True)
-    moved = cached(flavour, engine, version)
-    assert moved is not None
-    say(f"{moved.flavour} {moved.version} is in {target}")
-    return moved
 
 
 def unpacked_command(root: Path, *programs: str) -> tuple[str, ...] | None:

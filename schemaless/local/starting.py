@@ -20,7 +20,7 @@ from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import group
 from schemaless.local.apt import Progress
-from schemaless.local.binaries import Binary, candidates, environment, inspect
+from schemaless.local.binaries import Binary, Wanted, environment, inspect
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.folder import server_folder
 from schemaless.local.options import error_lines, is_full_disk, make_data_folder, server_command
@@ -81,10 +81,10 @@ class Manner:
     features: tuple[str, ...] = ()
     version: str = ""
 
-    @property
-    def engine(self) -> str:
-        """Storage engine that a server program must have."""
-        return "rocksdb" if "rocksdb" in self.features else "innodb"
+    def wanted(self, flavour: str, version: str) -> Wanted:
+        """Return what a server program of a flavour must be."""
+        engine = "rocksdb" if "rocksdb" in self.features else "innodb"
+        return Wanted(flavour, engine, version, self.say, self.progress)
 
 
 def begin(description: Description, manner: Manner, *, listens: bool = False) -> Started:
@@ -117,7 +117,7 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     binary = description.binary
     if not binary.program.is_file():
         say(f"{binary.program} no longer exists: looking for another {binary.flavour}")
-        binary = next(iter(candidates(binary.flavour, manner.engine, say=say, progress=manner.progress)))
+        binary = next(manner.wanted(binary.flavour, "").candidates())
         flavour = description.binary.flavour
         if binary.flavour != flavour:
             raise LocalServerError(
@@ -283,7 +283,7 @@ def make_primaries(
     """
     places = [(number, 0) for number in numbers]
     failure: LocalServerError | None = None
-    for binary in candidates(flavour, manner.engine, manner.version, say=manner.say, progress=manner.progress):
+    for binary in manner.wanted(flavour, manner.version).candidates():
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
             return [finish(begun, manner) for begun in made]

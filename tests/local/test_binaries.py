@@ -14,7 +14,7 @@ import pytest
 
 from schemaless.base.home import cache_folder
 from schemaless.errors import LocalServerError
-from schemaless.local import apt, binaries, processes, servers, starting
+from schemaless.local import apt, binaries, processes, servers
 from schemaless.local import free_space as space
 from schemaless.local.apt import Source
 from schemaless.local.folder import MARKER
@@ -127,7 +127,7 @@ def archive(tmp_path, monkeypatch):
 def test_configured_suite_without_mysql_leads_to_sid(archive):
     """Where the configured suites have no MySQL, it comes from sid of the same archive, and runs by its own loader."""
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", say=lines.append)
+    binary = binaries.Wanted("mysql", say=lines.append).unpacked()
 
     assert (binary.flavour, binary.version) == ("mysql", "9.7.4")
     assert binary.command[0].endswith("ld-linux-x86-64.so.2")
@@ -142,7 +142,7 @@ def test_configured_suite_without_mysql_leads_to_sid(archive):
 def test_configured_suite_with_mysql_is_taken(archive):
     """Where a configured suite has MySQL, sid is not asked."""
     archive.tools(stable_package="mysql-server-core-8.4", sid_package="")
-    binary = binaries.unpacked("mysql")
+    binary = binaries.Wanted("mysql").unpacked()
 
     assert binary.flavour == "mysql"
     manifest = json.loads((archive.cache / "servers/mysql-9.7.4/manifest.json").read_text())
@@ -153,7 +153,7 @@ def test_mysql_that_does_not_run_here_leads_to_mariadb(archive):
     """A MySQL that this machine cannot run is left aside for MariaDB; nothing of it stays in the cache."""
     archive.tools(unpack='[ "$name" = mariadbd ] || version=broken')
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", say=lines.append)
+    binary = binaries.Wanted("mysql", say=lines.append).unpacked()
 
     assert binary.flavour == "mariadb"
     assert any("skipping mysql-server-core: " in line for line in lines)
@@ -166,7 +166,7 @@ def test_sid_out_of_reach_does_not_lead_to_mariadb(archive):
     archive.tools(update=f"case $suites in sid) {OFFLINE};; esac")
 
     with pytest.raises(LocalServerError, match=r"cannot reach .* while reading the package index of sid"):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
     assert archive.left() == []
 
 
@@ -175,14 +175,14 @@ def test_archive_without_sid_leads_to_mariadb(archive):
     missing = "echo 'E: The repository x sid Release does not have a Release file. 404' >&2; exit 100"
     archive.tools(update=f"case $suites in sid) {missing};; esac")
 
-    assert binaries.unpacked("mysql").flavour == "mariadb"
+    assert binaries.Wanted("mysql").unpacked().flavour == "mariadb"
 
 
 def test_no_mysql_anywhere_leads_to_mariadb(archive):
     """Where neither the configured suites nor sid have MySQL, MariaDB comes instead, and it is said."""
     archive.tools(sid_package="")
     lines: list[str] = []
-    binary = binaries.unpacked("mysql", say=lines.append)
+    binary = binaries.Wanted("mysql", say=lines.append).unpacked()
 
     assert binary.flavour == "mariadb"
     assert any("using MariaDB" in line for line in lines)
@@ -191,7 +191,7 @@ def test_no_mysql_anywhere_leads_to_mariadb(archive):
 def test_version_is_looked_for_in_later_suites(archive):
     """A named series comes from the first suite that has it, without fetching others, and is cached beside them."""
     lines: list[str] = []
-    binary = binaries.unpacked("mariadb", version="11.8", say=lines.append)
+    binary = binaries.Wanted("mariadb", version="11.8", say=lines.append).unpacked()
 
     assert binary.version == "11.8.6"
     assert json.loads((archive.cache / "servers/mariadb-11.8.6/manifest.json").read_text())["suites"] == ["testing"]
@@ -199,21 +199,21 @@ def test_version_is_looked_for_in_later_suites(archive):
     assert "skipping mariadb-server-core: mariadb-server-core is 10.11.9" in lines
     with_myrocks = shutil.copytree(binary.root, binary.root.with_name("mariadb-10.11.9-rocksdb"), symlinks=True)
     os.utime(with_myrocks)
-    assert binaries.cached("mariadb") == binary
+    assert binaries.Wanted("mariadb").cached() == binary
     shutil.rmtree(with_myrocks)
-    assert binaries.unpacked("mariadb", version="10.11").version == "10.11.9"
-    assert binaries.unpacked("mariadb", version="11.8") == binary
+    assert binaries.Wanted("mariadb", version="10.11").unpacked().version == "10.11.9"
+    assert binaries.Wanted("mariadb", version="11.8").unpacked() == binary
     with pytest.raises(LocalServerError, match=r"cannot unpack mariadb 11\.4: mariadb-server-core is 10\.11\.9; "):
-        binaries.unpacked("mariadb", version="11.4")
+        binaries.Wanted("mariadb", version="11.4").unpacked()
 
 
 def test_filled_cache_is_used_offline(archive):
     """Once filled, the cache needs no archive, no apt and no write access."""
-    first = binaries.unpacked("mysql")
+    first = binaries.Wanted("mysql").unpacked()
     archive.tools(update=OFFLINE)
     (archive.path / "bin/apt-get").unlink()
 
-    assert binaries.unpacked("mysql") == first
+    assert binaries.Wanted("mysql").unpacked() == first
 
 
 def test_unreachable_archive_is_a_clear_error(archive):
@@ -223,7 +223,7 @@ def test_unreachable_archive_is_a_clear_error(archive):
     with pytest.raises(
         LocalServerError, match=r"cannot reach the package archive http://archive.test/os .*SCHEMALESS_MYSQLD"
     ):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
     assert archive.left() == []
 
 
@@ -232,15 +232,15 @@ def test_half_filled_cache_is_never_used(archive, step):
     """What an interrupted run left is not taken for a server; the next run completes it."""
     archive.tools(**{step: "echo 'E: the cable was pulled' >&2; exit 100"})
     with pytest.raises(LocalServerError, match="cable"):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
     (archive.cache / "servers/mysql-9.9.9/usr/sbin").mkdir(parents=True)
     (archive.cache / "servers/mysql-9.9.9/manifest.json").write_text("{}")
 
-    assert binaries.cached("mysql") is None
+    assert binaries.Wanted("mysql").cached() is None
 
     archive.tools()
 
-    assert binaries.unpacked("mysql").version == "9.7.4"
+    assert binaries.Wanted("mysql").unpacked().version == "9.7.4"
 
 
 def command_of(pid: int) -> bytes:
@@ -269,14 +269,14 @@ def test_interrupt_leaves_the_cache_whole_and_the_next_run_goes_on(archive, monk
     sources = binaries.distribution_sources
     monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(binaries, "distribution_sources", sources)
     archive.tools()
 
     eventually(lambda: not command_of(children[0]), "what apt had begun has ended")
-    assert binaries.unpacked("mysql").version == "9.7.4"
+    assert binaries.Wanted("mysql").unpacked().version == "9.7.4"
     assert archive.left() == ["mysql-9.7.4"]
 
 
@@ -284,7 +284,7 @@ def test_two_runs_at_once_fill_the_cache_once(archive):
     """Of two runs at once, one fills the cache and the other waits for it."""
     code = "from schemaless.local import binaries as b; from schemaless.local.apt import Source as S\n"
     code += "b.distribution_sources = lambda: [S('http://archive.test/d', ('bookworm',), ('main',), None)]\n"
-    code += "print(b.unpacked('mysql').version)"
+    code += "print(b.Wanted('mysql').unpacked().version)"
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [run.communicate(timeout=60)[0].strip() for run in runs]
 
@@ -301,7 +301,7 @@ def test_no_space_is_found_before_fetching(archive, monkeypatch):
     with pytest.raises(
         space.NoSpace, match=r"needs 315 MB in .*a cache.*, but only 210 MB are free; .*SCHEMALESS_CACHE"
     ):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
     assert " download " not in archive.log.read_text()
 
 
@@ -310,7 +310,7 @@ def test_disk_that_fills_up_while_fetching_is_a_clear_error(archive):
     archive.tools(download="echo 'E: Failed to fetch x  write: No space left on device' >&2; exit 100")
 
     with pytest.raises(space.NoSpace, match=r"no space left while fetching packages .*SCHEMALESS_CACHE"):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
 
 
 def test_neither_apt_nor_mysqld_says_what_to_install(archive):
@@ -322,7 +322,7 @@ def test_neither_apt_nor_mysqld_says_what_to_install(archive):
     with pytest.raises(
         LocalServerError, match=r"no mysql server found .*apt-get or dpkg-deb is missing.*install a server .*MYSQLD"
     ):
-        next(binaries.candidates("mysql"))
+        next(binaries.Wanted("mysql").candidates())
 
 
 def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
@@ -330,7 +330,7 @@ def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
     path = archive.program("mariadbd", PROGRAM.format(version="11.4.2-MariaDB", maker="mariadb.org"))
     archive.tools(update=OFFLINE)
     with pytest.raises(LocalServerError, match="cannot reach"):
-        next(binaries.candidates("mysql"))
+        next(binaries.Wanted("mysql").candidates())
 
     for name in ("apt-get", "apt-cache", "dpkg-deb"):
         (archive.path / "bin" / name).unlink()
@@ -339,7 +339,7 @@ def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
         (archive.path / "bin" / name).symlink_to(f"/bin/{name}")
     lines: list[str] = []
 
-    assert [binary.program for binary in binaries.candidates("mysql", say=lines.append)] == [path]
+    assert [binary.program for binary in binaries.Wanted("mysql", say=lines.append).candidates()] == [path]
     assert any("using the installed MariaDB" in line for line in lines)
 
 
@@ -363,19 +363,19 @@ def test_sources_of_third_parties_only_say_so(archive, monkeypatch):
     monkeypatch.setattr(binaries, "distribution_sources", list)
 
     with pytest.raises(LocalServerError, match="have no archive of its distribution"):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
 
 
 def test_candidates_system_program_comes_first(archive):
     """A recent server on PATH is tried before the archive is asked; an old one and the other flavour are left aside."""
     path = archive.program("mysqld", PROGRAM.format(version="8.4.3", maker="MySQL Community Server - GPL"))
 
-    assert next(binaries.candidates("mysql")).program == path
-    assert next(binaries.candidates("mariadb")).root is not None
+    assert next(binaries.Wanted("mysql").candidates()).program == path
+    assert next(binaries.Wanted("mariadb").candidates()).root is not None
 
     archive.program("mysqld", PROGRAM.format(version="5.7.44", maker="MySQL"))
 
-    assert next(binaries.candidates("mysql")).root is not None
+    assert next(binaries.Wanted("mysql").candidates()).root is not None
 
 
 def test_explicit_program_is_the_only_candidate(archive):
@@ -383,14 +383,14 @@ def test_explicit_program_is_the_only_candidate(archive):
     path = archive.program("my own mysqld", PROGRAM.format(version="8.4.3", maker="MySQL"))
     archive.monkeypatch.setenv("SCHEMALESS_MYSQLD", str(path))
 
-    assert [binary.program for binary in binaries.candidates("mysql")] == [path]
+    assert [binary.program for binary in binaries.Wanted("mysql").candidates()] == [path]
     with pytest.raises(LocalServerError, match=r"mysql 8.4.3, not mariadb"):
-        next(binaries.candidates("mariadb"))
+        next(binaries.Wanted("mariadb").candidates())
 
     archive.monkeypatch.setenv("SCHEMALESS_MYSQLD", str(path) + "x")
 
     with pytest.raises(LocalServerError, match="which is not a program"):
-        next(binaries.candidates("mysql"))
+        next(binaries.Wanted("mysql").candidates())
 
 
 def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
@@ -410,7 +410,7 @@ def test_cache_with_a_colon_in_its_path_is_refused(archive):
     archive.monkeypatch.setenv("SCHEMALESS_CACHE", str(archive.path / "a:b"))
 
     with pytest.raises(LocalServerError, match="colon"):
-        binaries.unpacked("mysql")
+        binaries.Wanted("mysql").unpacked()
 
 
 def write_sources(etc: Path, **files: str) -> Path:
@@ -515,9 +515,8 @@ def test_up_refuses_a_socket_path_that_is_too_long(tmp_path, monkeypatch):
     runtime = tmp_path / ("r" * 100)
     runtime.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    monkeypatch.setattr(
-        starting, "candidates", lambda *_, **__: iter([binaries.Binary("mysql", "9", ("x",), None, "x")])
-    )
+    program = binaries.Binary("mysql", "9", ("x",), None, "x")
+    monkeypatch.setattr(binaries.Wanted, "candidates", lambda _: iter([program]))
 
     with pytest.raises(LocalServerError, match=r"bytes, but the limit is 107; set XDG_RUNTIME_DIR"):
         servers.up(tmp_path / "f", 1, tied=True)

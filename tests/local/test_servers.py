@@ -317,7 +317,7 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         temporary.mkdir()
         for folder in (home, temporary):
             os.chown(folder, 4321, 4321)
-        found = binaries.unpacked(flavour)
+        found = binaries.Wanted(flavour).unpacked()
         assert found.root is not None
         cache = base / "cache/servers"
         cache.mkdir(parents=True)
