@@ -67,6 +67,7 @@ _IN_CATALOG: Final[dict[Role, dict[str, str]]] = {
 _ON_PERFORMANCE: Final[dict[Role, tuple[str, ...]]] = {
     "admin": (*READ_FOR_THREADS, "replication_group_members", *READ_FOR_TRANSACTIONS),
     "backup": ("keyring_component_status", "log_status", "replication_group_members"),
+    "erase": READ_FOR_TRANSACTIONS,
     "follow": READ_FOR_TRANSACTIONS,
     "measure": (*READ_FOR_THREADS, *READ_FOR_TRANSACTIONS, READ_COUNTERS),
     "move": READ_FOR_TRANSACTIONS,

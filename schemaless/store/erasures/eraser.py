@@ -30,6 +30,7 @@ from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool
+from schemaless.wire.transactions import naming_users
 
 MAX_CELLS: Final = 500
 """Maximum number of cells per transaction."""
@@ -153,14 +154,17 @@ class ShardEraser:
         skipped: Mapping[Pair, int] = self._cleared.tops() if skip else {}
         while True:
             indexes, statement = self._registry.read(), select_sizes(skipped)
+            primary = self._shards.pool_for(self._shards.topology.cluster_of(self.shard).primary)
             try:
-                batch = self._shards.run(
-                    self.shard,
-                    lambda connection, statement=statement, indexes=indexes: self._transaction(  # type: ignore[misc]
-                        connection, statement, wanted, key, indexes
-                    ),
-                    writes=True,
-                )
+                # A process that was stopped in a transaction keeps the lock of the log until its connection ends.
+                with naming_users(primary, self._database):
+                    batch = self._shards.run(
+                        self.shard,
+                        lambda connection, statement=statement, indexes=indexes: self._transaction(  # type: ignore[misc]
+                            connection, statement, wanted, key, indexes
+                        ),
+                        writes=True,
+                    )
             except AccessDenied as denied:
                 raise AccessDenied(
                     f"{denied.message.partition('; ')[0]}; the role erase needs privileges on the server that has the "

@@ -12,7 +12,7 @@ import pytest
 
 import schemaless
 from schemaless.base.events import ignore_events
-from schemaless.errors import InvalidInput
+from schemaless.errors import InvalidInput, ServerTimeout
 from schemaless.ops.admin.indexes import indexes_of
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.job import ErasureSpec
@@ -21,6 +21,7 @@ from schemaless.ops.erasure.status import record_acknowledgements, status
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.erasures.ledger import target
+from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.followers.membership import Timing
 from schemaless.store.followers.rows import FollowerRows
 from schemaless.store.followers.states import DIED
@@ -81,6 +82,25 @@ def test_a_job_erases_rows_in_several_shards(fresh_store, erase_store, new_row):
 
 
 @pytest.mark.guarantee("erasure-followers")
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_an_erasure_names_the_session_that_keeps_the_log_locked(fresh_store, erase_store, by_hand, row):
+    """Such as that of a process that was stopped in a transaction; nothing is erased until it has ended."""
+    shard, shards = fresh_store.shard_of(row), by_hand(fresh_store)
+    fresh_store.put_cell(row, "BASE", 1, {})
+    with schemaless.connect(str(internals_of(erase_store).url), pool_size=1) as single:
+        internals_of(single).shards.execute(shard, b"SET SESSION innodb_lock_wait_timeout=1")
+        with shards.pool_for(shards.node_of(shard)).connection() as stopped, stopped.transaction():
+            stopped.execute(insert_lock_row(shards.database(shard)))
+            stopped.rows(lock_log(shards.database(shard)))
+            thread = stopped.rows(b"SELECT CONNECTION_ID()")[0][0]
+            with pytest.raises(ServerTimeout, match=rf"in use by .*thread {thread} of root@localhost for "):
+                single.erase(row, reason=REASON)
+            assert fresh_store.get_cell_latest(row, "BASE") is not None
+        single.erase(row, reason=REASON)
+    assert fresh_store.get_cell_latest(row, "BASE") is None
+
+
 def test_a_trigger_is_told_of_erased_cells_whether_seen_or_not(fresh_store, erase_store, follow_store, following, row):
     """on_erase is called until it succeeds; the function is never called for a cell that was erased before."""
     seen, erased = [], []
