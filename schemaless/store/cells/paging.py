@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.codec.deltas import Payloads
+from schemaless.codec.envelope import is_erased
 from schemaless.store.cells.bases import mean_bytes, stored_rows, with_bases, within_budget
 from schemaless.store.cells.sql import Row, select_page, select_page_end
 from schemaless.wire.connection import Connection, Rows
@@ -124,6 +125,8 @@ def read_versions(
     below: int,
     descending: bool,
     limit: int | None,
+    *,
+    live_only: bool,
 ) -> Iterator[Row]:
     """Yield versions of one row and column with ``above < ref_key < below``.
 
@@ -134,16 +137,19 @@ def read_versions(
         below: exclusive upper bound of ref_key.
         descending: yield the highest ref_key first.
         limit: maximum number of versions; None for all.
+        live_only: do not yield versions that were erased, nor count them. ``select`` skips them, but ``read`` may read
+            a row again.
     """
     remaining = limit
     batch = _FIRST_VERSIONS
     while remaining is None or remaining > 0:
         size = batch if remaining is None else min(remaining, batch)
         rows = read(select(above, below, size))
-        yield from rows
+        found = [row for row in rows if not is_erased(row[4])] if live_only else rows
+        yield from found
         if len(rows) < size:
             return
-        remaining = None if remaining is None else remaining - len(rows)
+        remaining = None if remaining is None else remaining - len(found)
         batch = max(1, min(_MAX_VERSIONS, batch * 2, _VERSIONS_BYTES // max(1, mean_bytes(rows))))
         if descending:
             below = rows[-1][3]

@@ -411,6 +411,7 @@ class Reader:
             below,
             descending,
             limit,
+            live_only=not include_erased,
         )
 
         def cells() -> Iterator[StoredCell]:
@@ -418,9 +419,7 @@ class Reader:
             for stored_row in rows:
                 cell = self.stored(stored_row, shard, source)
                 count, stale = count + 1, stale or cell.stale
-                # A row that was read again may have been erased since it was selected.
-                if include_erased or not cell.erased:
-                    yield cell
+                yield cell
             if count != limit and not stale:
                 source.check_absent(shard, f"more versions of row {row.hex()} in column {column_name}")
 

@@ -300,6 +300,22 @@ def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file,
         assert other.get_cell(row, "BASE", 1).body == document(1)
 
 
+def test_a_version_that_is_erased_during_a_read_does_not_count(store, row, cold_file, folder, monkeypatch):
+    """The limit is that of the versions returned."""
+    (subject,) = [cell for cell in store.get_stored_versions(row, "BASE") if cell.ref_key == COUNT - 2]
+    cache().clear()
+    open_input, first = LocalTarget.open_input, iter([True])
+
+    def erased_before(target, name):
+        if next(first, False):
+            folder.rewrite(cold_file, [subject.added_id])
+            folder.write(store.shard_of(row), subject.added_id, tombstone(1))
+        return open_input(target, name)
+
+    monkeypatch.setattr(LocalTarget, "open_input", erased_before)
+    assert [cell.ref_key for cell in store.get_versions(row, "BASE", limit=3)] == [COUNT, COUNT - 1, COUNT - 3]
+
+
 def test_listings_are_not_believed(store, row, cold_file, folder, monkeypatch):
     """A database that was restored looks for later generations; a listing may show deleted ones, and lack new ones."""
     names, generations = LocalTarget.names, {}
