@@ -14,7 +14,6 @@ import click
 from schemaless.cell import Page, StoredCell
 from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option
 from schemaless.cli.quantities import FiniteRange
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.ops.admin.ndjson import dump_line
@@ -31,7 +30,6 @@ _HELD_POLL_S = 0.02
 
 
 @click.command(cls=ReadOnlyCommand)
-@shards_option
 @option("--location", "Begin after this added_id; for one shard only.", type=click.IntRange(min=0))
 @option("--from-end", "Begin after all cells stored so far.", is_flag=True)
 @option(

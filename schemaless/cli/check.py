@@ -12,7 +12,6 @@ from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option
 from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, TableFault
 from schemaless.ops.migrate.verify import Fault
 from schemaless.ops.migrate.verify import check as check_cells
@@ -21,7 +20,6 @@ from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, note, out
 
 
 @click.command(cls=QueryCommand)
-@shards_option
 @option("--cold", "Also read the documents in cold files, and decode them.", is_flag=True)
 @workers_options
 def check(store: Datastore, shards: list[int], cold: bool, workers: int, dask: str | None) -> int:

@@ -11,7 +11,7 @@ import click
 from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import choice_options, shards_option
+from schemaless.cli.options import choice_options
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
 from schemaless.planning.capacity import history as kept_measurements
@@ -38,7 +38,6 @@ _SHOWN = 12
 
 @click.command(cls=QueryCommand)
 @option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True)
-@shards_option
 @choice_options
 @option("--per-day N", "New cells per day.", type=FiniteRange(min=0, min_open=True))
 @option("--disk SIZE", "Disk size of each server, such as 4TB.", name="disk_bytes", type=size_of)

@@ -61,14 +61,17 @@ def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -
         return []
 
 
+_SHARDS: Final = "Only these shards, such as 0-3,8.  [default: all]"
+
 optional_datastore: Final = click.option(cls=DatastoreOption, required=False)
 """Option ``--url`` of a command that can do without a datastore."""
 
 
 class Command(click.Command):
-    """Command with the option ``--url`` if its function has a parameter ``url`` or, for the open datastore, ``store``.
+    """Command with the options for which its function has parameters.
 
-    With ``store``, the value of ``shards_option`` is passed as ``shards``: a sorted list, by default of all.
+    ``url`` or, for the open datastore, ``store`` stands for ``--url``; beside ``store``, ``shards`` stands for
+    ``--shards``, and receives a sorted list, by default of all.
 
     Args:
         before: decorator whose code runs before the datastore is opened, if given; for checks of options.
@@ -86,7 +89,8 @@ class Command(click.Command):
         wanted, params = signature(callback).parameters, list(params)
         opens = "store" in wanted
         if opens or ("url" in wanted and "url" not in [param.name for param in params]):
-            params.insert(0, DatastoreOption())
+            shards = click.Option(["--shards"], metavar="LIST", help=_SHARDS)
+            params = [DatastoreOption(), *([shards] if opens and "shards" in wanted else []), *params]
         callback = before(_with_store(callback) if opens else callback)
         super().__init__(name, callback=callback, params=params, **settings)
 
@@ -97,8 +101,8 @@ def _with_store(command: Callable[..., Any]) -> Callable[..., Any]:
         from schemaless.store.opening import connect  # slow, and not every command needs it
 
         with connect(url) as store:
-            if "shards_text" in options:
-                options["shards"] = shards_of(options.pop("shards_text"), store.shard_count)
+            if "shards" in options:
+                options["shards"] = shards_of(options["shards"], store.shard_count)
             return command(*arguments, store=store, **options)
 
     return with_store

@@ -9,7 +9,6 @@ import click
 from schemaless.base.events import Advanced
 from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
-from schemaless.cli.options import shards_option
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin import ndjson as loading
 from schemaless.store.datastore import Datastore
@@ -20,7 +19,6 @@ from schemaless.ui.terminal.output import progress
 
 @click.command(cls=ReadOnlyCommand)
 @option("--column NAME", "Only cells of this column.")
-@shards_option
 @option("--stored", "Write stored bytes (base64) instead of documents: an exact copy.", is_flag=True)
 @option("--output", "Write to this file instead of standard output.", type=OutputFile(Path))
 def dump(store: Datastore, column: str | None, shards: list[int], stored: bool, output: Path | None) -> None:

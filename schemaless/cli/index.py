@@ -14,7 +14,7 @@ from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up, shards_option
+from schemaless.cli.options import execute_option, note_dry, note_gave_up
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.admin.indexes import index_supervisor, indexes_of
@@ -308,7 +308,6 @@ _COLUMNS: Final = tuple(Found(-1).counts)[1:]
 @index.command(cls=JSONCommand)
 @click.argument("name")
 @option("--repair", "Repair the faults; needs --execute.", is_flag=True)
-@shards_option
 @option("--execute", "Make the change. Without this option, the command only says what it would do.", is_flag=True)
 def check(name: str, repair: bool, shards: list[int], execute: bool, store: Datastore) -> int:
     """Compare each row with its entry, and each entry with its row.

@@ -11,7 +11,7 @@ from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import failure_json
 from schemaless.cli.option import option
-from schemaless.cli.options import as_spec, codec_details, codec_option, shards_option, with_options
+from schemaless.cli.options import as_spec, codec_details, codec_option, with_options
 from schemaless.codec.registry import codec_names
 from schemaless.ops.migrate.plan import (
     Change,
@@ -55,7 +55,6 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
             multiple=True,
         ),
         option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True),
-        shards_option,
         option(
             "--history/--no-history",
             "Store versions that have a higher one as differences from it, or make such versions whole again.  "

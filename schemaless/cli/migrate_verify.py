@@ -16,7 +16,7 @@ from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import JobRun, chosen_job, job_option, run_options, workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_option, with_options
+from schemaless.cli.options import execute_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of, shards_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -224,7 +224,6 @@ def _verdict(report: VerifyReport, archive: Originals | None) -> str:
 
 @click.command(cls=JSONCommand)
 @archive_option("Folder given to 'migrate run --archive', or a part of it; may be repeated.")
-@shards_option
 @execute_option("Put originals back. Without this option, they are only counted.")
 @run_options(
     "With --archive, restore only what this migration replaced; without it, continue this restore.  "

@@ -30,9 +30,6 @@ engine_option: Final = option(
 )
 
 
-shards_option: Final = option("--shards LIST", "Only these shards, such as 0-3,8.  [default: all]", name="shards_text")
-
-
 def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[..., Any]:
     """Add options to a command, in the given order."""
     for each in reversed(options):

@@ -11,7 +11,7 @@ from schemaless.base.numbers import Interval, bytes_text
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes, shards_option
+from schemaless.cli.options import as_spec, execute_option, note_estimated_sizes
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import (
@@ -42,7 +42,6 @@ from schemaless.ui.terminal.progress import duration
 
 
 @click.command(cls=JSONCommand, before=as_spec(RebuildSpec))
-@shards_option
 @execute_option("Rebuild the tables. Without this option, the command predicts cost and gain.")
 @run_options("Continue this job with the options that it was started with; all other options are ignored.")
 @option(

@@ -13,7 +13,7 @@ from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, job_option, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, row_key_of, shards_option
+from schemaless.cli.options import execute_option, row_key_of
 from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
@@ -136,7 +136,6 @@ def release(row_keys: tuple[str, ...], store: Datastore, held_by: str) -> None:
 
 
 @retention.command(cls=QueryCommand)
-@shards_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Count the cells that a run would erase now.
 

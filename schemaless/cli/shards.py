@@ -7,7 +7,7 @@ import click
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_option
+from schemaless.cli.options import execute_option
 from schemaless.cli.shards_move import move, plan, show_records
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.move import run as moves
@@ -94,7 +94,6 @@ _NAMED = 5
 
 
 @shards.command(cls=JSONCommand)
-@shards_option
 def verify(shards: list[int], store: Datastore) -> int:
     """Compare moved shards with their old tables, cell by cell. Read-only.
 
@@ -152,7 +151,6 @@ def _show_comparisons(comparisons: list[Compared]) -> None:
 
 
 @shards.command("drop-moved", cls=JSONCommand)
-@shards_option
 @execute_option("Drop the tables. Without this option, the command only lists them.")
 def drop_moved(shards: list[int], execute: bool, store: Datastore) -> int:
     """Drop the old tables of moved shards.

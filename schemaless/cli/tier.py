@@ -13,7 +13,7 @@ from schemaless.base.numbers import bytes_text
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, shards_option
+from schemaless.cli.options import execute_option
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, S
@@ -143,7 +143,6 @@ def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> 
 
 
 @tier.command(cls=QueryCommand)
-@shards_option
 def plan(store: Datastore, shards: list[int]) -> None:
     """Predict what a run would free, and the size of its files.
 
@@ -184,7 +183,6 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
 
 
 @tier.command(cls=JSONCommand)
-@shards_option
 @execute_option("Write cold files and replace bodies. Without this option, the command predicts what that frees.")
 @run_options("Continue this job; all other options are ignored.")
 def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
@@ -223,7 +221,6 @@ def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
 
 
 @tier.command(cls=JSONCommand)
-@shards_option
 @option("--column NAME", "Only this column; repeat for more.", name="columns", multiple=True)
 @execute_option("Put documents back. Without this option, the command counts them.")
 @run_options("Continue this job; all other options are ignored.")
@@ -262,7 +259,6 @@ def recall(store: Datastore, shards: list[int], columns: tuple[str, ...], execut
 
 
 @tier.command(cls=JSONCommand)
-@shards_option
 @option("--keep-days N", "Keep them this long.  [default: as in tier store]", type=click.IntRange(0, MOST_DAYS))
 @execute_option("Delete files. Without this option, the command counts what is there.")
 def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: bool) -> int:
@@ -290,7 +286,6 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
 
 
 @tier.command(cls=QueryCommand)
-@shards_option
 def status(store: Datastore, shards: list[int]) -> int:
     """Show cells and bytes of both tiers, and the cold files.
 
@@ -331,7 +326,6 @@ def _show_status(store: Datastore, shards: Sequence[int]) -> int:
 
 
 @tier.command("verify", cls=QueryCommand)
-@shards_option
 def verify_(store: Datastore, shards: list[int]) -> int:
     """Read every cold file and compare it with the cells.
 

@@ -13,7 +13,7 @@ from schemaless.base.events import Advanced
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import allow_nan_option, execute_option, note_gave_up, shards_option, time_of, with_options
+from schemaless.cli.options import allow_nan_option, execute_option, note_gave_up, time_of, with_options
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
@@ -287,7 +287,6 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
 @option("--from-beginning", "Continue from the first cell.", is_flag=True)
 @option("--location", "Continue after this added_id; for one shard only.", type=click.IntRange(min=0))
 @option("--since TIME", "Continue from the first cell stored at or after this time, such as 2026-03-01T12:00+00:00.")
-@shards_option
 @execute_option()
 def reset(
     name: str,
@@ -343,7 +342,6 @@ def reset(
 def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         command,
-        shards_option,
         option(
             "--added-id", "Only the cell with this added_id; name its shard with --shards.", type=click.IntRange(min=1)
         ),
@@ -354,7 +352,6 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @trigger.command(cls=QueryCommand)
 @click.argument("name")
-@shards_option
 def parked(name: str, shards: list[int], store: Datastore) -> None:
     """List the cells that a trigger has parked, and their errors.
 
@@ -384,7 +381,7 @@ def parked(name: str, shards: list[int], store: Datastore) -> None:
 @trigger.command(cls=JSONCommand)
 @click.argument("name")
 @_cell_options
-def replay(name: str, **chosen: Any) -> None:
+def replay(name: str, store: Datastore, shards: list[int], **chosen: Any) -> None:
     """Retry parked cells.
 
     The workers of their shards soon call the function for them, in between new cells and thus out of the shard's order.
@@ -396,13 +393,13 @@ def replay(name: str, **chosen: Any) -> None:
       schemaless trigger replay bill_rider --shards 17 --added-id 250311 --execute
       schemaless trigger replay bill_rider --all --execute
     """
-    _treat(Triggers.replay, name, "will be tried again", "would be tried again", **chosen)
+    _treat(Triggers.replay, name, "will be tried again", "would be tried again", store, shards, **chosen)
 
 
 @trigger.command(cls=JSONCommand)
 @click.argument("name")
 @_cell_options
-def skip(name: str, **chosen: Any) -> None:
+def skip(name: str, store: Datastore, shards: list[int], **chosen: Any) -> None:
     """Discard parked cells: the function is never called for them again.
 
     The cells themselves are kept. 'trigger resume' restarts a shard that has stopped.
@@ -412,7 +409,7 @@ def skip(name: str, **chosen: Any) -> None:
       schemaless trigger skip bill_rider --shards 17 --added-id 250311 --execute
       schemaless trigger skip bill_rider --all
     """
-    _treat(Triggers.skip, name, "are skipped", "would be skipped", **chosen)
+    _treat(Triggers.skip, name, "are skipped", "would be skipped", store, shards, **chosen)
 
 
 def _treat(
@@ -420,9 +417,9 @@ def _treat(
     name: str,
     done: str,
     would: str,
-    *,
     store: Datastore,
     shards: list[int],
+    *,
     added_id: int | None,
     everything: bool,
     execute: bool,
