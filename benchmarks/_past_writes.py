@@ -19,10 +19,10 @@ from schemaless.base.keys import row_key_for
 from schemaless.bench.corpora import words_of
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
-from schemaless.store.cells.sql import insert_numbered_cells
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.placement import shard_for
+from schemaless.wire.sql.parts import blob, blob_hex, cell_table, insert, moment
 
 _WORDS: Final = words_of(
     "accepted airport bay bridge car city driver east fare for from left meters north of on pickup rider right south "
@@ -155,8 +155,13 @@ def write(store: Datastore, history: PastWrites) -> int:
 def _insert(store: Datastore, made: list[Made]) -> None:
     internals = internals_of(store)
     shard = made[0].shard
-    rows = [(cell.added_id, cell.row_key.bytes, cell.column_name, 1, cell.body, cell.created_at) for cell in made]
-    internals.shards.execute(shard, insert_numbered_cells(internals.shards.database(shard), rows))
+    rows = [
+        (cell.added_id, blob_hex(cell.row_key.bytes), cell.column_name, 1, blob(cell.body), moment(cell.created_at))
+        for cell in made
+    ]
+    columns = "added_id, row_key, column_name, ref_key, body, created_at"
+    # Rows that exist are kept.
+    internals.shards.execute(shard, insert(cell_table(internals.shards.database(shard)), columns, rows, ignore=True))
 
 
 def _hour(drawn: random.Random) -> float:

@@ -7,6 +7,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from schemaless.cell import StoredCell
 from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.engine import ENGINE, Engine
@@ -18,6 +19,7 @@ from schemaless.codec.envelope import (
     enveloped,
     is_reference,
     reference_content,
+    same_document,
     seal,
     unseal,
 )
@@ -101,6 +103,16 @@ def has_text_of(body: bytes, other: bytes, dictionaries: Dictionaries = NO_DICTI
             text, _ = exact_text(each, dictionaries=dictionaries)
             lengths_and_checksums.append((len(text), zlib.crc32(text)))
     return lengths_and_checksums[0] == lengths_and_checksums[1]
+
+
+def same_stored_document(one: StoredCell, other: StoredCell, dictionaries: Dictionaries) -> bool:
+    """Return whether two cells have the same document, or the same bytes if one cannot be decoded; no file is read."""
+    try:
+        if is_reference(one.body) or is_reference(other.body):
+            return has_text_of(one.body, other.body, dictionaries)
+        return same_document(one.decode().body, other.decode().body)
+    except CorruptBody:
+        return one.body == other.body
 
 
 def with_text(body: bytes, text: Payload) -> ChainedBody:

@@ -128,7 +128,7 @@ class Condition:
 
 def condition(replica: Session) -> Condition | None:
     """Return the replication status, or None if no primary was ever configured."""
-    rows = replica.rows(sql.show_replica(mariadb=_is_mariadb(replica)))
+    rows = replica.rows(sql.SHOW_REPLICA)
     if not rows:
         return None
     # MariaDB says Slave and Master.
@@ -207,11 +207,11 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
                 change |= {"AUTO_POSITION": 1, "SSL": 1, "RETRY_COUNT": 0}
             state = None
         if state is None or state.source != wanted:
-            opened.run(sql.stop_replica(mariadb=mariadb))
+            opened.run(sql.STOP_REPLICA)
             opened.run(sql.point_replica(change, mariadb=mariadb))
             state = None
         if state is None or not state.replicates:
-            opened.run(sql.start_replica(mariadb=mariadb))
+            opened.run(sql.START_REPLICA)
 
 
 def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Callable[[str], None]) -> None:

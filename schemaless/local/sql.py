@@ -25,9 +25,11 @@ SELECT_GTID_PURGED: Final = b"SELECT @@global.gtid_purged"
 """The transactions that replicas can no longer fetch; MySQL only."""
 
 
-def show_replica(*, mariadb: bool) -> bytes:
-    """Show a replica's status; returns no row if no primary was ever configured."""
-    return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
+SHOW_REPLICA: Final = b"SHOW REPLICA STATUS"
+"""Shows a replica's status; no row if no primary was ever configured."""
+
+START_REPLICA: Final = b"START REPLICA"
+STOP_REPLICA: Final = b"STOP REPLICA"
 
 
 SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
@@ -37,16 +39,6 @@ SHOW_SEMI_SYNC_CLIENTS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%
 def begin_semi_sync(*, mariadb: bool) -> bytes:
     """Make commits on a primary wait for a replica."""
     return b"SET GLOBAL rpl_semi_sync_%b_enabled=ON" % (b"master" if mariadb else b"source")
-
-
-def start_replica(*, mariadb: bool) -> bytes:
-    """Start replication."""
-    return b"START %b" % _replica(mariadb)
-
-
-def stop_replica(*, mariadb: bool) -> bytes:
-    """Stop replication."""
-    return b"STOP %b" % _replica(mariadb)
 
 
 def point_replica(settings: Mapping[str, Value], *, mariadb: bool) -> bytes:
@@ -71,10 +63,6 @@ def _make_account(name: str, host: str, password: str, privileges: bytes) -> tup
         b"ALTER USER %b IDENTIFIED BY %b" % (account, text(password)),
         b"GRANT %b ON *.* TO %b" % (privileges, account),
     )
-
-
-def _replica(mariadb: bool) -> bytes:
-    return b"SLAVE" if mariadb else b"REPLICA"
 
 
 SELECT_MEMBER_STATE: Final = (

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -147,6 +148,29 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
     Raises:
         ServerError: a server cannot be reached, or rejects a statement.
     """
+    with token_on(primary, datastore, cluster) as (writer, token):
+        began_s = time.monotonic()
+        while True:
+            denied = None
+            try:
+                if replica.run(lambda connection: read_token(connection, datastore, cluster, writer)) == token:
+                    return time.monotonic() - began_s
+            except AccessDenied as error:
+                # The account or its privileges may not have been replicated yet.
+                denied = error
+            if time.monotonic() - began_s >= timeout_s:
+                if denied is not None:
+                    raise denied
+                return None
+            time.sleep(_POLL_S)
+
+
+@contextmanager
+def token_on(primary: NodePool, datastore: str, cluster: str) -> Iterator[tuple[str, bytes]]:
+    """Commit a new token on a primary for the block, which receives its writer and the token itself.
+
+    Creates the table of tokens if needed.
+    """
     token = secrets.token_bytes(16)
     writer = f"proof {token.hex()}"
 
@@ -159,26 +183,7 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
         make_tables(primary, datastore)
         primary.run(write)
     try:
-        return _arrival_s(replica, datastore, cluster, writer, token, timeout_s)
+        yield writer, token
     finally:
         with suppress(ServerError):  # a leftover row is deleted after a day
             primary.run(lambda connection: remove_token(connection, datastore, cluster, writer))
-
-
-def _arrival_s(
-    replica: NodePool, datastore: str, cluster: str, writer: str, token: bytes, timeout_s: float
-) -> float | None:
-    began_s = time.monotonic()
-    while True:
-        denied = None
-        try:
-            if replica.run(lambda connection: read_token(connection, datastore, cluster, writer)) == token:
-                return time.monotonic() - began_s
-        except AccessDenied as error:
-            # The account or its privileges may not have been replicated yet.
-            denied = error
-        if time.monotonic() - began_s >= timeout_s:
-            if denied is not None:
-                raise denied
-            return None
-        time.sleep(_POLL_S)

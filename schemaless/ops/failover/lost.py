@@ -14,9 +14,8 @@ from typing import Final
 
 from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.cell import StoredCell
-from schemaless.codec.envelope import is_reference, same_document
-from schemaless.codec.references import has_text_of
-from schemaless.errors import CorruptBody, TopologyError
+from schemaless.codec.references import same_stored_document
+from schemaless.errors import TopologyError
 from schemaless.ops.failover.change import server_of
 from schemaless.schema.databases import databases_like, tables_of, verify_identity
 from schemaless.store.cells.paging import PageSize, Scan
@@ -147,18 +146,11 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
         stored = by_key.get(key)
         if stored is not None and stored.erased:
             continue
-        if stored is None or (stored.body != cell.body and not _same(internals, stored, cell)):
+        if stored is None or not (
+            stored.body == cell.body or same_stored_document(stored, cell, internals.dictionaries)
+        ):
             yield cell
 
 
 def _stored(internals: Internals, shard: int, rows: Iterable[Row]) -> Iterator[StoredCell]:
     return (internals.stored_cell(row, shard) for row in rows)
-
-
-def _same(internals: Internals, one: StoredCell, other: StoredCell) -> bool:
-    try:
-        if is_reference(one.body) or is_reference(other.body):
-            return has_text_of(one.body, other.body, internals.dictionaries)
-        return same_document(one.decode().body, other.decode().body)
-    except CorruptBody:
-        return False

@@ -7,7 +7,6 @@ without its group's majority cannot do.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -20,10 +19,8 @@ from schemaless.ops.failover.nodes import add_replica
 from schemaless.ops.failover.promotion import held_claim
 from schemaless.topology.catalog import find_catalog, read_ready
 from schemaless.topology.configuration import datastore_url
-from schemaless.topology.heartbeat import make_tables, remove_token, write_token
 from schemaless.topology.model import Cluster, Topology
-from schemaless.topology.replication import is_read_only
-from schemaless.wire.errors import DatabaseMissing
+from schemaless.topology.replication import is_read_only, token_on
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -32,8 +29,6 @@ from schemaless.wire.secret import Secret
 
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=5, write_timeout_s=5, pool_size=2)
 """Short timeouts: a server that does not answer is queried again at the next check."""
-
-_QUORUM_WRITER: Final = "quorum"
 
 FindingKind = Literal["agrees", "adopted", "added", "undecided", "failed", "stranger", "no group"]
 
@@ -204,13 +199,8 @@ class Watch:
 
     def prove_quorum(self, pool: NodePool, cluster: str) -> None:
         """Commit a token; the commit times out on a member without its group's majority."""
-        writer = f"{_QUORUM_WRITER} {secrets.token_hex(16)}"
-        try:
-            pool.run(lambda connection: write_token(connection, self._name, cluster, writer, secrets.token_bytes(16)))
-        except DatabaseMissing:
-            make_tables(pool, self._name)
-        else:
-            pool.run(lambda connection: remove_token(connection, self._name, cluster, writer))
+        with token_on(pool, self._name, cluster):
+            pass
 
     def _strangers(self, cluster: Cluster, view: GroupView) -> list[_Found]:
         """Re-add members that an adoption by this watch removed, and report members that the catalog lacks."""

@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.cell import StoredCell
-from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import is_reference, whole_body
-from schemaless.codec.references import has_text_of
-from schemaless.errors import CorruptBody, MoveRefused
+from schemaless.codec.envelope import whole_body
+from schemaless.codec.references import same_stored_document
+from schemaless.errors import MoveRefused
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.throttle import discount_read
@@ -38,6 +37,9 @@ BLOCK_ROWS: Final = 1_000
 
 ERASED: Final = "erased"
 RE_ENCODED: Final = "re-encoded"
+ACCEPTED: Final = (ERASED, RE_ENCODED)
+LACKING: Final = "is missing on the target"
+STRANGE: Final = "exists on the target, but not in the leftovers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +125,12 @@ def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_ev
             for digest, rows in zip(digests, (block.old, block.new), strict=True):
                 digest.update(repr(sorted(rows.items())).encode())
             compared.cells += len(block.old)
-            compared.strange += sorted(block.new.keys() - block.old.keys())
-            compared.lacking += sorted(block.old.keys() - block.new.keys())
-            for added_id in sorted(block.old.keys() & block.new.keys()):
-                if block.old[added_id] != block.new[added_id]:
-                    difference = comparison.difference(block, added_id)
-                    compared.re_encoded += difference == RE_ENCODED
-                    compared.erased += difference == ERASED
-                    if difference not in (ERASED, RE_ENCODED):
-                        compared.differing.append(added_id)
+            for added_id, difference in comparison.differences(block):
+                compared.re_encoded += difference == RE_ENCODED
+                compared.erased += difference == ERASED
+                if difference not in ACCEPTED:
+                    faults = {STRANGE: compared.strange, LACKING: compared.lacking}
+                    faults.get(difference, compared.differing).append(added_id)
     compared.left_digest, compared.digest = (digest.hexdigest() for digest in digests)
     listener(Advanced())
     return compared
@@ -168,9 +167,8 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
             )
         comparison = _Comparison(store, shard, source, names[0])
         for block in run.paced(comparison.blocks(last), rest=rest, save=checkpoint):
-            for added_id in sorted(block.old.keys() | block.new.keys()):
-                if block.old.get(added_id) != block.new.get(added_id):
-                    comparison.settle(run, block, added_id)
+            for added_id, difference in comparison.differences(block):
+                comparison.settle(run, added_id, difference)
             last = block.last
         rows = int(source.rows(sql.count_rows(database, names[0]))[0][0])
     checkpoint(phase="verified", fence_rows=rows)
@@ -210,14 +208,24 @@ class _Comparison:
             yield _Block(last, old, _by_id(self._internals.shards.run(self._shard, moved_rows)))
             after = last
 
-    def difference(self, block: _Block, added_id: int) -> str:
-        """Return how a cell that both sides have differs: ``ERASED``, ``RE_ENCODED``, or a text for users."""
+    def differences(self, block: _Block) -> Iterator[tuple[int, str]]:
+        """Yield the cells that differ, and how: one of the constants above, or another text for users."""
+        for added_id in sorted(block.old.keys() | block.new.keys()):
+            if block.old.get(added_id) != block.new.get(added_id):
+                yield added_id, self._difference(block, added_id)
+
+    def _difference(self, block: _Block, added_id: int) -> str:
+        if added_id not in block.new:
+            return LACKING
+        # The target assigns only ids far above those of the source.
+        if added_id not in block.old:
+            return STRANGE
         if block.new[added_id][:4] != block.old[added_id][:4]:
             return "has a different key or time on the target"
         (current,) = self._internals.read_stored(self._shard, [added_id], cold=False)
         if current.erased:
             return ERASED
-        same = _same_document(current, self._left(added_id), self._internals.dictionaries)
+        same = same_stored_document(current, self._left(added_id), self._internals.dictionaries)
         return RE_ENCODED if same else "has a different document on the target"
 
     def _left(self, added_id: int) -> StoredCell:
@@ -228,16 +236,12 @@ class _Comparison:
         (row,) = with_bases(self._source, self._database, rows, self._table)
         return row
 
-    def settle(self, run: ShardRun, block: _Block, added_id: int) -> None:
+    def settle(self, run: ShardRun, added_id: int, difference: str) -> None:
         """Restore a missing cell, accept one that was re-encoded or erased since, and refuse any other difference."""
-        # The target assigns only ids far above those of the source.
-        if added_id not in block.old:
-            raise self._refusal(added_id, "exists on the target, but not in the leftovers")
-        if added_id in block.new:
-            difference = self.difference(block, added_id)
-            if difference not in (ERASED, RE_ENCODED):
-                raise self._refusal(added_id, difference)
+        if difference in ACCEPTED:
             return
+        if difference != LACKING:
+            raise self._refusal(added_id, difference)
         self._restore(added_id)
         cell = self._left(added_id)
         key, message = cell.key, "the cell was restored, and followers were rewound to it"
@@ -271,13 +275,3 @@ class _Comparison:
 def _by_id(rows: Rows) -> Mapping[int, tuple[Any, ...]]:
     """Return the rows without their added_id, keyed by it."""
     return {int(row[0]): tuple(row[1:]) for row in rows}
-
-
-def _same_document(one: StoredCell, other: StoredCell, dictionaries: Dictionaries) -> bool:
-    """Return whether two cells contain the same document, or the same bytes if one cannot be decoded."""
-    try:
-        if is_reference(one.body) or is_reference(other.body):
-            return has_text_of(one.body, other.body, dictionaries)
-        return repr(one.decode().body) == repr(other.decode().body)
-    except CorruptBody:
-        return one.body == other.body

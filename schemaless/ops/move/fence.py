@@ -304,7 +304,6 @@ class Fence:
                 renamed += [(name, moving.incoming(table, token)) for name in copies]
         try:
             if self.unreachable is None:
-                self._drop(self.target, target.probes)
                 self._rename(self.target, renamed)
         except ServerTimeout:
             # A backup may block the target for hours, during which the source has to serve the shard.
@@ -328,16 +327,17 @@ class Fence:
     # The cut
 
     def probe(self, token: str) -> None:
-        """Create, rename and drop a table on both servers, to find out before the pause whether a backup blocks DDL.
+        """Create, rename and drop a table on the source, to find out before the pause whether a backup blocks DDL.
+
+        ``target_renames_fast`` finds it out on the target.
 
         Raises:
             ServerTimeout: DDL is blocked.
         """
-        for connection in (self.source, self.target):
-            first, second = sql.probe(token), f"{sql.probe(token)}_"
-            connection.execute(sql.create_probe(self.database, first))
-            self._rename(connection, [(first, second)])
-            connection.execute(sql.drop_table(self.database, second))
+        first, second = sql.probe(token), f"{sql.probe(token)}_"
+        self.source.execute(sql.create_probe(self.database, first))
+        self._rename(self.source, [(first, second)])
+        self.source.execute(sql.drop_table(self.database, second))
 
     def target_renames_fast(self, token: str, max_s: float) -> bool:
         """Rename the copied tables back and forth until that is fast; return whether the last round beat ``max_s``.

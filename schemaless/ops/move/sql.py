@@ -144,14 +144,11 @@ def count_rows(database: str, table: str) -> bytes:
 
 def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
     """Insert complete cells with their ids and times."""
-    return b"INSERT INTO %b (added_id, row_key, column_name, ref_key, body, created_at) VALUES %b" % (
-        quoted_table(database, table),
-        b",".join(
-            b"(%d,%b,%b,%d,%b,%b)"
-            % (added_id, blob_hex(row_key), text(column), ref_key, blob(body), text(created_at.removesuffix("+00:00")))
-            for added_id, row_key, column, ref_key, body, created_at in rows
-        ),
+    terms = (
+        (added_id, blob_hex(row_key), column, ref_key, blob(body), created_at.removesuffix("+00:00"))
+        for added_id, row_key, column, ref_key, body, created_at in rows
     )
+    return insert(quoted_table(database, table), "added_id, row_key, column_name, ref_key, body, created_at", terms)
 
 
 # Followers, parked cells and cold files

@@ -67,18 +67,6 @@ RETURNING: Final = b" RETURNING added_id,row_key,column_name,ref_key"
 """Suffix that makes ``insert_cells`` return the id and key of each row, in order; MariaDB only."""
 
 
-def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, int, bytes, datetime]]) -> bytes:
-    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; existing rows are kept."""
-    return b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (
-        cell_table(database),
-        b",".join(
-            b"(%d,%b,%b,%d,%b,%b)"
-            % (added_id, blob_hex(row_key), text(column_name), ref_key, blob(body), moment(created_at))
-            for added_id, row_key, column_name, ref_key, body, created_at in cells
-        ),
-    )
-
-
 def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]], name: str = "cell") -> bytes:
     """Select the cells of a table with these keys, in undefined order."""
     return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database, name), with_keys(keys))
