@@ -533,7 +533,7 @@ class Datastore:
 
         Raises:
             InvalidCell: the column name is invalid.
-            InvalidInput: msgspec is not installed, or does not support the model.
+            InvalidInput: msgspec is not installed, or does not support the model; or ``upcast`` is no function.
         """
         return Column(self, column_name, model, upcast)
 

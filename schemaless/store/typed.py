@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -74,17 +75,20 @@ class Column(Generic[T]):
         cell = trips.latest(row_key)  # Cell[Trip] | None
 
     The methods have the arguments, results and errors of the methods of ``Datastore`` that they call. In addition,
-    writes raise ``InvalidBody`` for a document that the model would not read back, or with a datetime without a time
-    zone, which indexes and other readers would take for UTC, before anything is sent; reads raise ``DocumentMismatch``
-    for a stored document that does not fit the model.
+    writes raise ``InvalidBody`` for a document that the model would not read back, with a secret that pydantic would
+    write as asterisks, or with a datetime without a time zone, which indexes and other readers would take for UTC,
+    before anything is sent; reads raise ``DocumentMismatch`` for a stored document that does not fit the model.
     """
 
     def __init__(self, store: Store, column_name: str, model: type[T], upcast: Upcast | None) -> None:
         self._store = store
         self._name = check_column_name(column_name)
         self._model = model
+        given: object = upcast
+        if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+            raise InvalidInput(f"upcast must be a function that returns a document, and no 'async def', got {upcast!r}")
         self._upcast = upcast
-        self._dump, self._load, self._dates, self._refusals = _conversion(model)
+        self._dump, self._load, self._native, self._refusals = _conversion(model)
 
     def __repr__(self) -> str:
         return f"Column({self._name!r}, {_name_of(self._model)})"
@@ -175,18 +179,32 @@ class Column(Generic[T]):
     def _body(self, document: T, cell: CellKey | str) -> JSONDocument:
         try:
             body = self._dump(document)
-            self._load(body)
+            loaded = self._load(body)
         except self._refusals as error:
             raise InvalidBody(
                 f"cell {cell}: this {_name_of(self._model)} could not be read back: {_reason(error)}. "
                 "Nothing was written"
             ) from error
-        if self._dates is not None and (field := next(_naive(self._dates(document)), None)) is not None:
-            raise InvalidBody(
-                f"cell {cell}: {_name_of(self._model)}{field} is a datetime without a time zone, which readers would "
-                "take for UTC; use an aware one, such as datetime.now(UTC), or declare a str. Nothing was written"
-            )
+        if self._native is not None:
+            self._check_values(self._native(document), self._native(loaded), cell)
         return body
+
+    def _check_values(self, document: Any, loaded: Any, cell: CellKey | str) -> None:
+        values = [*_values(document)]
+        for field, value in values:
+            if isinstance(value, datetime) and value.utcoffset() is None:
+                raise InvalidBody(
+                    f"cell {cell}: {_name_of(self._model)}{field} is a datetime without a time zone, which readers "
+                    "would take for UTC; use an aware one, such as datetime.now(UTC), or declare a str. Nothing was "
+                    "written"
+                )
+        secrets = [each for each in values if hasattr(each[1], "get_secret_value")]
+        if secrets and secrets != [each for each in _values(loaded) if hasattr(each[1], "get_secret_value")]:
+            raise InvalidBody(
+                f"cell {cell}: {_name_of(self._model)}{secrets[0][0]} is a {type(secrets[0][1]).__name__}, which is "
+                "written as asterisks; declare a str, or a field_serializer that returns its get_secret_value(). "
+                "Nothing was written"
+            )
 
     def _typed(self, cell: Cell | None) -> Cell[T] | None:
         return None if cell is None else self._converted(cell)
@@ -216,24 +234,23 @@ def _reason(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details) or str(error)
 
 
-def _naive(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of datetimes without a time zone."""
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            yield path
-    elif isinstance(value, dict):
+def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values inside dicts and collections, keys included, with their paths."""
+    if isinstance(value, dict):
         for key, item in value.items():
-            yield from _naive(key, f"{path}.{key}")
-            yield from _naive(item, f"{path}.{key}")
+            yield from _values(key, f"{path}.{key}")
+            yield from _values(item, f"{path}.{key}")
     elif isinstance(value, list | tuple | set | frozenset):
         for position, item in enumerate(value):
-            yield from _naive(item, f"{path}[{position}]")
+            yield from _values(item, f"{path}[{position}]")
+    else:
+        yield path, value
 
 
-def _may_have_dates(described: object) -> bool:
-    """Return False if a model's description shows that it has no datetimes, which are not searched for then."""
+def _has_native(described: object) -> bool:
+    """Return False if a model's description shows no datetimes and secrets, which are not searched for then."""
     text = repr(described)
-    return any(name in text for name in ("DateTimeType", "AnyType", "CustomType", "'datetime'", "'any'"))
+    return any(name in text for name in ("DateTimeType", "AnyType", "CustomType", "'datetime'", "'any'", "Secret"))
 
 
 def _conversion(
@@ -246,7 +263,7 @@ def _conversion(
 ]:
     """Return functions that convert a model to a document and back, and the errors that they raise.
 
-    The third function returns the document with its datetimes as such; None if the model has none.
+    The third function returns the document with its datetimes and secrets as such; None if the model has none.
 
     Raises:
         InvalidInput: msgspec is not installed, or does not support the model.
@@ -256,16 +273,22 @@ def _conversion(
         adapter = pydantic.TypeAdapter(model)
 
         def dump(document: T) -> JSONDocument:
+            # pydantic would leave them out without a word.
+            if type(document) is not model and hasattr(document, "model_dump"):
+                written: Any = type(document)
+                further = written.model_fields.keys() - getattr(model, "model_fields", {}).keys()
+                if further:
+                    raise ValueError(f"{_name_of(written)} has further fields ({', '.join(sorted(further))})")
             return adapter.dump_python(document, mode="json", by_alias=True, round_trip=True, warnings="error")
 
         def load(body: JSONDocument) -> T:
             # As JSON text, so that strict models accept a datetime as text too.
             return adapter.validate_json(core.to_json(body, inf_nan_mode="constants"))  # type: ignore[no-any-return]
 
-        def dates(document: T) -> Any:
+        def native(document: T) -> Any:
             return adapter.dump_python(document, by_alias=True, round_trip=True)
 
-        return dump, load, dates if _may_have_dates(adapter.core_schema) else None, (TypeError, ValueError)
+        return dump, load, native if _has_native(adapter.core_schema) else None, (TypeError, ValueError)
     try:
         msgspec = importlib.import_module("msgspec")
     except ImportError:
@@ -284,6 +307,6 @@ def _conversion(
         # Through JSON text, because to_builtins keeps tuples.
         lambda document: json.loads(json.dumps(msgspec.to_builtins(document, str_keys=True))),
         lambda body: msgspec.convert(body, model, str_keys=True),
-        dates_of if _may_have_dates(msgspec.inspect.type_info(model)) else None,
+        dates_of if _has_native(msgspec.inspect.type_info(model)) else None,
         (TypeError, ValueError, msgspec.MsgspecError),
     )

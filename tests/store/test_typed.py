@@ -187,6 +187,48 @@ def test_what_would_not_read_back_is_not_written(store, new_row, model):
     assert store.get_row(row) == {}
 
 
+class Account(pydantic.BaseModel):
+    token: pydantic.SecretStr
+    opened_at: datetime | None = None
+
+
+class ShownAccount(Account):
+    @pydantic.field_serializer("token", when_used="json")
+    def shown(self, token: pydantic.SecretStr) -> str:
+        return token.get_secret_value()
+
+
+class PaidAccount(Account):
+    token: str
+    cents: int
+
+
+@pytest.mark.guarantee("refused-before-io")
+def test_what_pydantic_would_write_as_asterisks_or_leave_out_is_not_written(store, new_row):
+    """A secret without a serializer of its own, and the fields of a subclass."""
+    row, accounts = new_row(), store.column("BASE", Account)
+    with pytest.raises(InvalidBody, match=r"Account\.token is a SecretStr, which is written as asterisks"):
+        accounts.put(row, 1, Account(token="abc"))
+    with pytest.raises(InvalidBody, match=r"could not be read back: PaidAccount has further fields \(cents\)"):
+        accounts.put(row, 1, PaidAccount(token="abc", cents=5))
+    assert store.get_row(row) == {}
+
+    shown = store.column("BASE", ShownAccount)
+    shown.put(row, 1, ShownAccount(token="abc"))
+    assert shown.latest(row).body.token.get_secret_value() == "abc"
+
+
+def test_an_upcast_that_is_no_function_is_refused_at_once(store):
+    """A coroutine function would return a coroutine instead of a document."""
+
+    async def upcast(document):
+        return document
+
+    for wrong in (upcast, "upcast"):
+        with pytest.raises(InvalidInput, match="upcast must be a function that returns a document, and no 'async def'"):
+            store.column("BASE", Trip, upcast=wrong)
+
+
 def test_a_model_that_cannot_be_converted_is_refused_at_once(store, monkeypatch):
     """With the line that installs what is missing."""
     with pytest.raises(InvalidInput, match="cannot be the model of a column"):
