@@ -196,6 +196,7 @@ def said_in(folder: Path) -> set[str]:
         alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         strings = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone)
         found |= {node.value for node in strings if isinstance(node.value, str)}
+    nodes_of.cache_clear()
     return found
 
 

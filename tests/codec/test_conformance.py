@@ -75,7 +75,9 @@ def enveloped(format_byte: int, payload: bytes) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "big")
 
 
-@pytest.mark.parametrize("folder", ["JSONTestSuite/test_parsing", "simdjson-jsonchecker/minefield"])
+@pytest.mark.parametrize(
+    "folder", ["JSONTestSuite/test_parsing", pytest.param("simdjson-jsonchecker/minefield", marks=pytest.mark.long)]
+)
 def test_json_parsing_suites_are_read_as_they_say(shared: Path, folder: str) -> None:
     """``y_`` files read, ``n_`` files do not (but for NaN and the infinities, which ``json.loads`` reads)."""
     files = sorted((shared / "conformance" / folder).glob("*.json"))
