@@ -29,7 +29,9 @@ from schemaless.store.opening import opening_of
 POLL_S: Final = 0.5
 """Interval between polls of the job, in seconds."""
 
-_STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+"""Time that a run that ends early waits for its runners, in seconds."""
+
 _LONGEST_PAUSE_S: Final = 30.0
 
 GIVE_UP_S: Final = 600.0
@@ -188,7 +190,7 @@ class Driver:
         for call in self._calls:
             call.cancel()
         running = {call for call in self._calls if not call.cancelled()}
-        deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         logged = False
         while time.monotonic() < deadline_s:
             # The leases count, too: an interrupt between submitting a call and recording it leaves an unknown runner.
