@@ -381,7 +381,7 @@ def row(new_row: Callable[[], uuid.UUID]) -> uuid.UUID:
 def eventually() -> Callable[..., None]:
     """Poll until a condition holds, or fail."""
 
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:

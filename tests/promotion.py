@@ -116,7 +116,7 @@ def semi_synchronous(primary: LocalServer, *replicas: LocalServer, timeout_ms: i
         if server is not primary:
             sql(server, f"STOP {word(server)} IO_THREAD", f"START {word(server)} IO_THREAD")
     connected = f"SHOW GLOBAL STATUS LIKE 'rpl_semi_sync_{source}_clients'"
-    give_up_s = time.monotonic() + 30
+    give_up_s = time.monotonic() + 120
     while int(sql(primary, connected)[0][1]) < len(replicas):
         assert time.monotonic() < give_up_s, "the replicas do not connect"
         time.sleep(0.01)

@@ -133,7 +133,7 @@ def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_na
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
 

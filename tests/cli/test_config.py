@@ -232,7 +232,7 @@ def test_shells_complete_nouns_options_and_names(file):
             "COMP_CWORD": str(len(words)),
         }
         command = [sys.executable, "-m", "schemaless.cli.entry"]
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=True)
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert completed("mig") == ["migrate"]
@@ -257,7 +257,7 @@ def test_the_manual_page_has_every_command(invoke, tmp_path):
             env={**os.environ, "MANPAGER": "cat", "MANWIDTH": "100"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")

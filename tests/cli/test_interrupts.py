@@ -101,7 +101,7 @@ def test_an_interrupted_start_has_no_traceback(tmp_path, place, how):
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -127,7 +127,7 @@ def test_a_process_that_is_starting_is_not_interrupted():
         child = subprocess.Popen(
             [sys.executable, "-c", STARTING], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
         )
-    out, _ = child.communicate(timeout=60)
+    out, _ = child.communicate(timeout=120)
 
     assert (child.returncode, out) == (0, "False\n")
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before

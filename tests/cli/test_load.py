@@ -495,7 +495,7 @@ def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
     """One line with the file and the reason; a truncated dump is a failure."""
     to_file = invoke("dump", "--output", "/dev/full", url=fresh_url)
     process = start("info", "--json", url=fresh_url, stdout="/dev/full")
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
 
     assert (to_file.code, to_file.err) == (1, "schemaless: /dev/full: No space left on device\n")
     assert (process.returncode, err.decode()) == (1, "schemaless: standard output: No space left on device\n")
@@ -512,7 +512,7 @@ def test_dump_to_head_is_quiet(start, dumped, fresh_url):
     err = process.stderr.read()
 
     assert json.loads(first)
-    assert (process.wait(30), err) == (0, b"")
+    assert (process.wait(120), err) == (0, b"")
 
 
 @pytest.mark.parametrize("command", [("info",), pytest.param(("check", "--json"), marks=pytest.mark.long)])
@@ -523,4 +523,4 @@ def test_short_output_to_a_closed_pipe_is_quiet(start, datastore_url, command):
     process.stdin.close()
     err = process.stderr.read()
 
-    assert (process.wait(30), err) == (0, b"")
+    assert (process.wait(120), err) == (0, b"")

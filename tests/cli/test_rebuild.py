@@ -101,7 +101,7 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
             "the first shard is rebuilt, the second one is waited for",
         )
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
         middle = made(fresh_store)
         states = [state.state for state in job_store.shards(1)]
     again = invoke(*arguments, url=move_url)

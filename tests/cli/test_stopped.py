@@ -59,7 +59,7 @@ def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
     partly = len(everything(fresh_store))
 
     again = start(*arguments, url=fresh_url)
-    out, err = again.communicate(b"".join(LINES), timeout=60)
+    out, err = again.communicate(b"".join(LINES), timeout=120)
     cells = everything(fresh_store)
 
     assert 500 <= partly < 1_500
@@ -100,7 +100,7 @@ def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_u
     middle = everything(fresh_store)
 
     again = start(*arguments, url=migrate_url)
-    out, err = again.communicate(timeout=60)
+    out, err = again.communicate(timeout=120)
     after = everything(fresh_store)
 
     done = {place for place, (_, body, _) in middle.items() if is_enveloped(body)}
@@ -130,4 +130,4 @@ def test_second_interrupt_ends_a_run_that_waits_for_a_server(
         process.send_signal(signal.SIGINT)
         eventually(lambda: job_store.shards(1)[0].stop, "it is asked to stop")
         process.send_signal(signal.SIGINT)
-        expect_stopped(process, within_s=10)
+        expect_stopped(process, within_s=40)

@@ -121,10 +121,10 @@ def test_follow_writes_new_cells_and_keeps_its_offsets(start, eventually, fresh_
     seen = [json.loads(process.stdout.readline())["body"] for _ in range(3)]
     eventually(lambda: sum(json.loads(offsets.read_text())["locations"].values()) == 4, "offsets are kept")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     fresh_store.put_cell(new_row(), "BASE", 1, "later")
     again = start("cell", "tail", "--offsets", offsets, url=tail_url)
-    out_again, _ = again.communicate(timeout=30)
+    out_again, _ = again.communicate(timeout=120)
 
     assert sorted(seen) == [0, 1, 2]
     assert (process.returncode, out) == (3, b""), err
@@ -152,7 +152,7 @@ def test_follow_reports_what_holds_the_feed(
         first = process.stderr.readline().decode()
         late.execute(b"ROLLBACK")
     pool.close()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
 
     assert first.startswith(f"shard {shard} waits after added_id 0: open transactions on ")
     assert ": thread " in first

@@ -147,7 +147,7 @@ def test_writes_that_wait_for_a_stopped_replica_are_reported(invoke, waits, repl
         after = figures(url)
         refused = invoke(*add, url=admin)
         sql(replica, f"START {word(replica)} IO_THREAD")
-        thread.join(30)
+        thread.join(120)
     sql(replicated, "DROP TABLE waits_0000.written")
     without = invoke("topology", "show", url=url)
     expected = invoke("topology", "expect", "--cluster", "cluster-1", "--no-semi-sync", url=admin)

@@ -32,7 +32,7 @@ SHARDS: Final = 4
 PACKET_BYTES: Final = 4096
 """What the client takes the server's ``max_allowed_packet`` for, so that a few cells need several statements."""
 
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 
 
 @dataclass

@@ -54,7 +54,7 @@ def waiting(admin: Any, flavour: str, count: int = 1) -> int:
 
 def eventually(look: Callable[[], Any], pause_s: float = 0.01) -> Any:
     """Look until there is something, and return it."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (found := look()):
         assert time.monotonic() < deadline
         time.sleep(pause_s)

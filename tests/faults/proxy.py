@@ -33,7 +33,7 @@ gives up. delay: everything continues after a pause. refuse: the statement is an
 to the server, as MariaDB does to a COMMIT that KILL QUERY meets before it has begun: its transaction stays open.
 """
 
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 120.0
 _HALF_S: Final = 0.05
 _REFUSAL: Final = b"\xff" + struct.pack("<H", 1317) + b"#70100Query execution was interrupted"
 _INTERRUPTED: Final = struct.pack("<I", len(_REFUSAL) | 1 << 24) + _REFUSAL

@@ -244,7 +244,7 @@ def test_children_and_interpreters_exit_quietly_and_close_nothing(fresh_url):
         [sys.executable, "-X", "dev", "-W", "error", "-c", script],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         cwd=Path(__file__).parents[2],
     )
 

@@ -286,7 +286,7 @@ def test_two_runs_at_once_fill_the_cache_once(archive):
     code += "b.distribution_sources = lambda: [S('http://archive.test/d', ('bookworm',), ('main',), None)]\n"
     code += "print(b.Wanted('mysql').unpacked().version)"
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [run.communicate(timeout=60)[0].strip() for run in runs]
+    outputs = [run.communicate(timeout=120)[0].strip() for run in runs]
 
     assert outputs == ["9.7.4"] * 3
     assert archive.log.read_text().count(" download ") == 1

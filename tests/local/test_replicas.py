@@ -117,7 +117,7 @@ def test_replica_comes_back_after_kill_9_while_rows_are_written(victim, pair, pa
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert began.wait(30)
+    assert began.wait(120)
     try:
         servers.kill(primary if victim == "primary" else replica)
     finally:

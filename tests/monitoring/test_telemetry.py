@@ -147,7 +147,7 @@ def test_retries_and_waits_are_reported(traced, told, row, by_hand):
         waiting.start()
         waiting.join(0.05)
         assert waiting.is_alive()
-    waiting.join(30)
+    waiting.join(120)
 
     name = ("schemaless.datastore", traced.name)
     figures = told.figures()

@@ -106,7 +106,7 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
                 before = internals_of(client).topology
                 change = set_primary(replica)
                 done.set()
-                written = {row: added_id for call in calls for row, added_id in call.result(60).items()}
+                written = {row: added_id for call in calls for row, added_id in call.result(120).items()}
 
                 assert change.changed
                 assert set(refused) <= READ_ONLY

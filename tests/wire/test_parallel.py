@@ -45,7 +45,7 @@ def test_a_slow_server_does_not_delay_the_others():
 
     def work(item: tuple[Node, int]) -> int:
         if item[0] is SLOW:
-            release.wait(30)
+            release.wait(120)
         return item[1]
 
     results = on_servers([(SLOW, (SLOW, 0)), *((FAST, (FAST, number)) for number in range(1, 50))], work)
@@ -65,7 +65,7 @@ def test_an_error_is_raised_and_no_further_item_is_started(error, monkeypatch):
     def work(number: int) -> int:
         begun.append(number)
         if number == 0:
-            release.wait(30)
+            release.wait(120)
         if number == 3:
             raise error
         return number

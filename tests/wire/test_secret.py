@@ -49,7 +49,7 @@ def test_pickled_secret_opens_in_child_processes(method: str) -> None:
     opening = Opening(parse_url(f"mysql://app:{WORD}@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
     pickled = pickle.dumps(opening)
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
-        word = pool.submit(_word_of, pickled).result(timeout=60)
+        word = pool.submit(_word_of, pickled).result(timeout=120)
 
     assert word == WORD
     assert b"s3cret" not in pickled

@@ -121,7 +121,7 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
         assert forbidden not in texts[-1]
 
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 3
+    assert process.wait(120) == 3
     assert "schemaless: stopped; nothing was changed" in process.stderr.read().decode()
 
 

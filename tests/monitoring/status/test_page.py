@@ -71,7 +71,7 @@ def served() -> Iterator[tuple[str, Shown]]:
     (port,) = {sock.getsockname()[1] for each in server.servers for sock in each.sockets}
     yield f"http://127.0.0.1:{port}/", shown
     server.should_exit = True
-    thread.join(30)
+    thread.join(120)
 
 
 def opened(browser: Browser, url: str) -> tuple[Page, list[str]]:

@@ -91,7 +91,7 @@ def test_two_concurrent_creations_of_one_name_create_one_datastore(new_name, mon
     original = creation.write_topology
 
     def together(*arguments: object) -> None:
-        both.wait(30)
+        both.wait(120)
         original(*arguments)
 
     def one(shards: int) -> object:

@@ -113,7 +113,7 @@ def test_an_append_without_refill_waits_for_an_erasure_that_has_begun(fresh_stor
             eventually(lambda: shards.pool_for(shards.node_of(shard)).rows(waits), "the append waits")
             assert not append.done()
         with pytest.raises(CellErased):
-            append.result(30)
+            append.result(120)
 
     assert [cell.ref_key for cell in fresh_store.get_versions(subject, "BASE", include_erased=True)] == [3, 2, 1]
 

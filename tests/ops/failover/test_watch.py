@@ -64,7 +64,7 @@ class Writers:
     def end(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(120)
 
 
 def look_until_well(watch: Watch, pause: Callable[[float], object]) -> list[Finding]:
@@ -99,7 +99,7 @@ def test_an_elected_primary_is_adopted_and_a_minority_is_not(group):
         second = threading.Thread(target=lambda: others.extend(look_until_well(watches[1], pause)), daemon=True)
         second.start()
         own = look_until_well(watches[0], pause)
-        second.join(60)
+        second.join(120)
         count = len(writers.acknowledged)
         assert any(len(writers.acknowledged) > count + 20 or pause(0.02) for _ in range(TRIES))
         writers.end()

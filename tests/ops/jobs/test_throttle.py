@@ -192,7 +192,7 @@ def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
     finally:
         holder.close()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
 
 
 @pytest.mark.guarantee("migrate-replicas")
@@ -545,7 +545,7 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
         finally:
             flag.unlink(missing_ok=True)
             sql(replica, f"START {word(replica)} SQL_THREAD")
-        report = migration.result(timeout=60)
+        report = migration.result(timeout=120)
         (cluster,) = job_store.clusters(jobs[0])
 
     assert report.total().cells == len(rows)

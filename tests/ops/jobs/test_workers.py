@@ -130,7 +130,7 @@ def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, e
         os.kill(worker, signal.SIGKILL)
         eventually(lambda: job_store.shards(1)[0].epoch > held.epoch, "shard 0 is taken over")
         blocker.execute(b"ROLLBACK")
-    run.join(60)
+    run.join(120)
 
     assert bodies(fresh_store) == legacy
     assert reports[0].interruptions >= 1
@@ -213,7 +213,7 @@ def test_paused_job_waits_until_resumed(fresh_store, legacy, migrate_store, even
     time.sleep(1.2)
     meanwhile = bodies(fresh_store)
     job_store.change_state(job.job_id, ("paused",), "running")
-    run.join(60)
+    run.join(120)
 
     assert meanwhile == before
     assert bodies(fresh_store) == legacy
@@ -237,7 +237,7 @@ def test_cancelled_job_ends_and_another_does_the_rest(fresh_store, legacy, migra
     run.start()
     eventually(lambda: any(state.held for state in job_store.shards(job.job_id)), "a runner waits")
     job_store.change_state(job.job_id, ("running", "paused"), "cancelled", "by a test")
-    run.join(60)
+    run.join(120)
     with pytest.raises(JobConflict, match="cannot continue job 1: it is cancelled"):
         migrate.run(migrate_store, job=job_store.job(1))
     report = migrate.run(migrate_store)
@@ -295,7 +295,7 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     eventually(lambda: any(state.reason for state in job_store.clusters(job.job_id)), "it waits for the file to go")
     before = bodies(fresh_store)
     job_store.change_thresholds(job.job_id, Thresholds().asdict())
-    run.join(60)
+    run.join(120)
 
     assert not any(body in legacy.values() for body in before.values())
     assert [report.job_id for report in reports] == [job.job_id]

@@ -84,7 +84,7 @@ made.close()
 def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
     """With a file size limit, the error names the cause and the earlier frames are intact."""
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
     )
     failed, again = done.stdout.splitlines()
     (file,) = archive_files(tmp_path)

@@ -176,7 +176,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
         reason = job_store.clusters(2)[0].reason
         meanwhile = bodies(store)
         sql(replica, f"START {word}")
-        thread.join(60)
+        thread.join(120)
 
         assert str(replica.socket) in reason
         assert [body for key, body in meanwhile.items() if body == expected[key]] == []
@@ -198,7 +198,7 @@ def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
         eventually(lambda: job_store.latest("migrate").job_id == 2 and job_store.clusters(2)[0].reason, "it waits")
         reason = job_store.clusters(2)[0].reason
         local_servers.start(replica)
-        thread.join(90)
+        thread.join(120)
 
         assert str(replica.socket) in reason
         assert ended[0].total().cells == len(expected)
@@ -239,7 +239,7 @@ def test_two_concurrent_jobs_do_not_share_shards(fresh_store, migrate_store, mig
     with schemaless.connect(migrate_url) as other:
         migrate.run(other, MigrateSpec(), [0, 1])
     for thread, _ in threads:
-        thread.join(60)
+        thread.join(120)
     migrate.run(migrate_store)
 
     assert bodies(fresh_store) == expected
@@ -277,11 +277,15 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: all(state.state == "done" for state in job_store.shards(job.job_id)[1:]), "the rest is done")
-    job_store.leases.checkpoint(job.job_id, mine)
+
+    def rest_is_done() -> bool:
+        job_store.leases.checkpoint(job.job_id, mine)  # renews the lease
+        return all(state.state == "done" for state in job_store.shards(job.job_id)[1:])
+
+    eventually(rest_is_done, "the rest is done")
     untouched = list(fresh_store.scan_shard(0, legacy_only=True))
     job_store.leases.release(job.job_id, mine)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
 
     assert process.returncode == 0, err
     assert len(untouched) == sum(1 for row, _ in expected if fresh_store.shard_of(row) == 0)

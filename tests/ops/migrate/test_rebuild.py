@@ -150,7 +150,7 @@ def test_rebuild_waits_for_a_transaction_without_blocking_writers(
         eventually(lambda: job_store.shards(job_id)[0].counters.get("attempts", 0) >= 2, "it has tried again")
         fresh_store.put_cell(row, "BASE", 1, {"written": "meanwhile"})
         reader.execute(b"COMMIT")
-    thread.join(60)
+    thread.join(120)
 
     assert [(each.state, each.attempts >= 2) for each in done] == [("done", True)]
     assert fresh_store.get_cell(row, "BASE", 1).body == {"written": "meanwhile"}

@@ -66,7 +66,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
             states = [state.state for state in job_store.shards(job_id)]
         finally:
             run(on_replica, f"START {what} SQL_THREAD")
-        thread.join(60)
+        thread.join(120)
 
     assert "replica" in reason
     assert "lags by" in reason

@@ -335,7 +335,7 @@ def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_st
     ((cluster, reason),) = status_of(job_store, 1).waits
     waiting = everything(fresh_store)
     flag.unlink()
-    run.join(60)
+    run.join(120)
 
     assert (cluster, str(flag) in reason) == ("cluster-1", True)
     assert waiting == migrated
@@ -415,7 +415,7 @@ def test_paused_restore_waits_until_resumed(fresh_store, before, migrate_store, 
     waiting = status_of(job_store, job.job_id)
     paused = everything(fresh_store)
     job_store.change_state(job.job_id, ("paused",), "running")
-    run.join(60)
+    run.join(120)
     through = status_of(job_store, job.job_id)
 
     assert paused == migrated
@@ -432,7 +432,7 @@ def test_cancelled_restore_ends_and_another_does_the_rest(fresh_store, before, m
     migrate(migrate_store, tmp_path)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
     JobStore(migrate_store).change_state(job.job_id, ("running", "paused"), "cancelled", "by a test")
-    run.join(60)
+    run.join(120)
     report = restore(migrate_store, [tmp_path])
 
     assert "was cancelled (by a test)" in str(outcomes[0])
@@ -451,7 +451,7 @@ def test_restore_beside_an_active_restore_is_refused(fresh_store, before, migrat
     with pytest.raises(JobConflict, match=goes_on):
         migration.run(migrate_store, MigrateSpec(), [1])
     job_store.change_state(job.job_id, ("paused",), "running")
-    run.join(60)
+    run.join(120)
 
     assert job_store.job(job.job_id).state == "done"
     assert everything(fresh_store) == before
@@ -480,7 +480,7 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
         os.kill(int(taken.runner.rpartition("/")[2].partition(".")[0]), signal.SIGKILL)
         eventually(lambda: job_store.shards(1)[0].epoch > taken.epoch, "shard 0 is taken over")
         blocker.execute(b"ROLLBACK")
-    run.join(60)
+    run.join(120)
 
     assert everything(fresh_store) == before
     # The server completed the UPDATE of the killed worker.

@@ -333,7 +333,7 @@ def test_verify_waits_for_a_primary_that_shows_a_transaction_after_its_replica(
             shown = sql(replicated, summed)
             monkeypatch.setattr(replicas, "select_settled_digests", end_of_wait)
             in_time = verify(store, [0])
-        thread.join(30)
+        thread.join(120)
         sql(replicated, undo)
 
     assert shown == before

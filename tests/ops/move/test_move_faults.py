@@ -76,7 +76,7 @@ def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort, poin
 
         def freeze(sql: bytes, frozen: threading.Event = frozen, thawed: threading.Event = thawed) -> None:
             frozen.set()
-            assert thawed.wait(60)
+            assert thawed.wait(120)
 
         outcomes: list[Outcome] = []
         mover = threading.Thread(target=movers.move, args=(bench.client, job, Point(number, freeze), outcomes))

@@ -107,7 +107,7 @@ class Gate:
 
         def slowly(target, name):
             self.reads += 1
-            assert self.opened.wait(30)
+            assert self.opened.wait(120)
             return open_input(target, name)
 
         monkeypatch.setattr(LocalTarget, "open_input", slowly)
@@ -133,8 +133,10 @@ def test_tasks_share_a_fetch_that_outlives_each_of_them(store, row, cold_file, g
         url = str(internals_of(store).url)
         async with (
             await schemaless.aio.connect(url) as opened,
-            await schemaless.aio.connect(url, read_timeout_s=0.05) as hasty,
+            await schemaless.aio.connect(url) as hasty,
         ):
+            await hasty.get_cell(row, "BASE", COUNT)  # opens a connection, which keeps the timeout of other reads
+            object.__setattr__(internals_of(hasty).shards.pools.options, "read_timeout_s", 0.05)
             tasks = [asyncio.create_task(opened.get_cell(row, "BASE", ref_key)) for ref_key in (1, 2, 3)]
             await gate.reached()
             with pytest.raises(ColdStoreUnavailable, match=r"no reply within 0\.05 s"):

@@ -218,18 +218,18 @@ def test_a_child_forked_during_a_fetch_continues(
     def held(self: DictionaryReplica, dictionary_id: int) -> Stored | None:
         if os.getpid() == parent:
             begun.set()
-            go_on.wait(30)
+            go_on.wait(120)
         return fetch(self, dictionary_id)
 
     monkeypatch.setattr(DictionaryReplica, "row", held)
     with schemaless.connect(fresh_url) as store:
         thread = threading.Thread(target=lambda: store.get_cell(made[0].row_key, COLUMN, 1))
         thread.start()
-        assert begun.wait(30)
+        assert begun.wait(120)
         child = os.fork()
         if child == 0:
             try:
-                signal.alarm(20)
+                signal.alarm(120)
                 cell = store.get_cell(made[0].row_key, COLUMN, 1)
                 os._exit(0 if cell is not None and cell.body == made[0].body else 1)
             finally:

@@ -141,7 +141,7 @@ class SlowTarget(LocalTarget):
 
     def open_input(self, name):
         self.opened += 1
-        self.go.wait(30)
+        self.go.wait(120)
         return super().open_input(name)
 
 

@@ -285,7 +285,7 @@ def test_following_gives_cells_as_they_come(
     thread.start()
     for number in range(20):
         put(number)
-    assert done.wait(30)
+    assert done.wait(120)
     thread.join()
     assert got == list(range(20))
 

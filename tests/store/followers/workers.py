@@ -15,7 +15,7 @@ from schemaless.store.followers.worker import Worker
 NAME = "trigger:seen"
 # Renewals are triggered by hand, so nothing here depends on the load of the machine.
 CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
-SHORT = Timing(lease_s=2.0, give_up_s=1.6, renew_s=1_000, note_s=0.0)
+SHORT = Timing(lease_s=4.0, give_up_s=3.2, renew_s=1_000, note_s=0.0)
 
 
 @dataclass

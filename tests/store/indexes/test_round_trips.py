@@ -137,7 +137,7 @@ def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new
     clients = new_cells(fresh_store, new_row, 4)
     # Writing to one server after the other would never pass the barrier.
     at_both, upsert = threading.Barrier(2), sql.upsert_entries
-    monkeypatch.setattr(sql, "upsert_entries", lambda *args: at_both.wait(20) >= 0 and upsert(*args))
+    monkeypatch.setattr(sql, "upsert_entries", lambda *args: at_both.wait(120) >= 0 and upsert(*args))
     refs, asked = sql.select_refs, []
     monkeypatch.setattr(sql, "select_refs", lambda *args: asked.append(args[0]) or refs(*args))
     begin, begun = Connection.begin, []

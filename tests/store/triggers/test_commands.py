@@ -98,7 +98,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     rows = {fresh_store.put_cell(new_row(), "BASE", 1, {"n": n}).key.row_key for n in range(40)}
     bad = [fresh_store.put_cell(of_shard(fresh_store, new_row, 1), "BASE", 1, {"bad": 1}) for _ in range(2)]
     process = start("--workers", "2", "--once", "--json")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
 
     def call(*arguments: object) -> Result:
         return invoke("trigger", *arguments, url=follow_url)
@@ -139,7 +139,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert call("reset", "keep", "--since", "2020-01-01T00:00+00:00", "--execute").code == 0
     assert call("status", "keep", "--json").json["ids_behind"] == 42
     paused = start("--once")
-    assert "keep is paused; run 'schemaless trigger resume keep'" in paused.communicate(timeout=60)[1]
+    assert "keep is paused; run 'schemaless trigger resume keep'" in paused.communicate(timeout=120)[1]
     assert paused.returncode == 1
     assert call("reset", "keep", "--since", "yesterday").code == 2
     assert "would be removed, with 0 parked cells" in call("remove", "keep").out
@@ -167,7 +167,7 @@ def test_run_goes_on_with_a_worker_in_place_of_one_that_is_killed_until_ctrl_c(
     eventually(lambda: str(row) in (tmp_path / "kept").read_text(), "another one works")
     (after,) = triggers.status("keep").workers
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate(timeout=120)
 
     assert before.worker != after.worker
     assert process.returncode == 3, err
@@ -191,7 +191,7 @@ def test_a_terminal_that_is_closed_ends_a_run_with_its_workers(start, tmp_path, 
     workers = workers_of(process)
     for pid in (*workers, process.pid):
         os.kill(pid, signal.SIGHUP)
-    _, err = process.communicate(timeout=40)
+    _, err = process.communicate(timeout=120)
 
     assert process.returncode == 3, err
     assert "is still in a call after 0 s, so it is killed" in err
@@ -211,7 +211,7 @@ def test_a_worker_that_starts_is_not_interrupted(start, tmp_path, fresh_store, n
     )
     row = fresh_store.put_cell(new_row(), "BASE", 1, {"n": 1}).key.row_key
     process = start("--workers", "2", "--once", "--quiet")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
 
     assert (process.returncode, err) == (0, "")
     assert set((tmp_path / "kept").read_text().split()) == {str(row)}

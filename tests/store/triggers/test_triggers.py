@@ -644,7 +644,7 @@ def test_a_hanging_function_is_named_and_other_shards_continue(put, works, trigg
     @schemaless.trigger(column="BASE", start="beginning")
     def stick(cell, call):
         if cell.body == "hangs":
-            assert hang.wait(30)
+            assert hang.wait(120)
         seen.append(cell.body)
 
     stuck = works(stick)
@@ -682,7 +682,7 @@ def test_a_call_over_its_timeout_ends_the_process(put, works, monkeypatch, event
 
     @schemaless.trigger(column="BASE", start="beginning", timeout_s=0.01)
     def stick(cell, call):
-        assert hang.wait(30)
+        assert hang.wait(120)
 
     hangs = put("hangs")
     worker = works(stick)
