@@ -131,9 +131,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected out of garbage collections, each of which would go through a million objects."""
+    """Leave what was collected out of garbage collections, each of which would go through a million objects.
+
+    Tests leave few cycles, so that fewer collections do: they took a twentieth of the time of the tests' processes.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def is_for_myrocks_only(item: pytest.Item) -> bool:
