@@ -111,7 +111,9 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     if pid is not None and wait_gone(pid, data, 0.0 if deaf else 1.0) is False:
         why = "must listen on 127.0.0.1 for its replicas" if deaf else "has lost its socket"
         say(f"{description.name} is running, but {why}: restarting it")
-        stop(pid, data)
+        send(pid, data, signal.SIGTERM)
+        if not wait_gone(pid, data, STOP_TIMEOUT_S):
+            end(pid, data)
     if description.pid_file.exists():
         say(f"{description.name} had crashed: restarting it with its existing data")
     binary = description.binary
@@ -237,13 +239,6 @@ def _require_unused(data: Path) -> None:
             who = f"process {holder} ({' '.join(command_line(holder)[:1])})" if holder else "a process not visible here"
             raise LocalServerError(f"{data} is in use by {who}; stop that process, or choose another --folder")
         time.sleep(_POLL_S)
-
-
-def stop(pid: int, data: Path) -> None:
-    """Shut down the server on ``data``, and kill it if it has not ended after ``STOP_TIMEOUT_S``."""
-    send(pid, data, signal.SIGTERM)
-    if not wait_gone(pid, data, STOP_TIMEOUT_S):
-        end(pid, data)
 
 
 def end(pid: int, data: Path) -> None:

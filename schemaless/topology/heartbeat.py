@@ -31,7 +31,7 @@ def make_tables(pool: NodePool, datastore: str) -> None:
     database = heartbeat_database(datastore)
     create_database(pool, database)
     for statement in creations(database):
-        pool.run(lambda connection, statement=statement: connection.execute(statement))  # type: ignore[misc]
+        pool.execute(statement)
 
 
 def write_token(connection: Connection, datastore: str, cluster: str, writer: str, token: bytes) -> None:

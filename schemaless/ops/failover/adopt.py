@@ -46,7 +46,6 @@ from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.lost_primaries import record_lost_primary
 from schemaless.topology.model import Cluster
 from schemaless.topology.sql.moving import select_arriving
-from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
@@ -272,13 +271,8 @@ def _fence_foreign_shards(
             continue
         rename = rename_cells(database, f"cell_moved_{secrets.token_hex(4)}")
         # The server checks privileges before it refuses a rename to the same name.
-        sql = rename_cells(database, "cell") if check else rename
-
-        def fence(connection: Connection, sql: bytes = sql) -> None:
-            connection.execute(sql)
-
         try:
-            pool.run(fence)
+            pool.execute(rename_cells(database, "cell") if check else rename)
         except DatabaseMissing:
             continue
         except AccessDenied as denied:

@@ -7,8 +7,10 @@ without its group's majority cannot do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Literal
 
 from schemaless.errors import SchemalessError, ServerTimeout, ServerUnavailable
@@ -38,20 +40,20 @@ class Finding:
     """A finding about a cluster, new since the last check.
 
     Attributes:
-        at: time of the finding, UTC.
         cluster: name of the cluster; None if the catalog cannot be read.
         kind: "agrees" (the group's primary is also the catalog's, and has the claim), "adopted", "added" (a member that
             returned is a replica again), "undecided" (no trusted member names a primary), "failed", "stranger" (a
             member that the catalog does not have), or "no group".
         message: description of the finding.
         adoption: result of the adoption, for "adopted".
+        at: time of the finding, UTC.
     """
 
-    at: datetime
     cluster: str | None
     kind: FindingKind
     message: str
     adoption: NodeChange | None = None
+    at: datetime = field(default_factory=partial(datetime.now, UTC))
 
     @property
     def well(self) -> bool:
@@ -102,33 +104,27 @@ class Watch:
         except SchemalessError as problem:
             if self._topology is None:
                 raise
-            return self._new(None, [("failed", f"the catalog cannot be read: {_text(problem)}", None)])
+            return self._new(None, [Finding(None, "failed", f"the catalog cannot be read: {_text(problem)}")])
         new = self._new(None, [])
         clusters = self._topology.clusters if self._topology is not None else ()
         if undecided is not None:
             # Without a writable catalog, nothing can be adopted on any cluster.
-            return new + self._new(self._home, [(undecided.kind, str(undecided), None)])
+            return new + self._new(self._home, [Finding(self._home, undecided.kind, str(undecided))])
         for cluster in clusters:
             try:
                 findings = self._check(cluster)
             except SchemalessError as problem:
-                findings = [("failed", _text(problem), None)]
+                findings = [Finding(cluster.name, "failed", _text(problem))]
             new += self._new(cluster.name, findings)
         return new
 
-    def _new(self, cluster: str | None, findings: list[_Found]) -> list[Finding]:
+    def _new(self, cluster: str | None, findings: list[Finding]) -> list[Finding]:
         """Return the findings that the last check did not report."""
         previous = self._previous.get(cluster, set())
-        self._previous[cluster] = {(kind, message) for kind, message, _ in findings}
         # "agrees" right after "adopted" is not a new finding.
-        agreed = [_agrees(adoption.cluster) for _, _, adoption in findings if adoption is not None]
-        self._previous[cluster] |= {(kind, message) for kind, message, _ in agreed}
-        now = datetime.now(UTC)
-        return [
-            Finding(now, cluster, kind, message, adoption)
-            for kind, message, adoption in findings
-            if (kind, message) not in previous
-        ]
+        agreed = [_agrees(found.adoption.cluster) for found in findings if found.adoption is not None]
+        self._previous[cluster] = {(found.kind, found.message) for found in (*findings, *agreed)}
+        return [found for found in findings if (found.kind, found.message) not in previous]
 
     def _find_catalog(self) -> _Undecided | None:
         """Use the catalog on the primary that its own group has elected, or else the first one found through the URL.
@@ -169,24 +165,20 @@ class Watch:
                 return cluster
         return None
 
-    def _check(self, cluster: Cluster) -> list[_Found]:
+    def _check(self, cluster: Cluster) -> list[Finding]:
         try:
             node, view = self._decided(cluster)
         except _Undecided as undecided:
-            return [(undecided.kind, str(undecided), None)]
+            return [Finding(cluster.name, undecided.kind, str(undecided))]
         pool = self._pools.pool_for(node)
-        findings: list[_Found] = []
         if node == cluster.primary and cluster.epoch and held_claim(pool, self._name, cluster.name) == cluster.epoch:
-            findings.append(_agrees(cluster))
-            findings += self._strangers(cluster, view)
-        elif is_read_only(pool):
+            return [_agrees(cluster), *self._strangers(cluster, view)]
+        if is_read_only(pool):
             message = f"{node} was elected primary, but is still read-only while it applies received transactions"
-            findings.append(("undecided", message, None))
-        else:
-            findings.append(self._adopt(cluster, node, pool))
-        return findings
+            return [Finding(cluster.name, "undecided", message)]
+        return [self._adopt(cluster, node, pool)]
 
-    def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> _Found:
+    def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> Finding:
         self.prove_quorum(pool, cluster.name)
         done = adopt(self._url, cluster.name, node)
         for removed in done.removed:
@@ -195,33 +187,32 @@ class Watch:
                 self._removed[cluster.name, server] = removed
         if not done.changed:  # another watch has adopted it already
             return _agrees(done.cluster)
-        return ("adopted", f"{node} is the primary of its group: adopted, with claim {done.cluster.epoch}", done)
+        message = f"{node} is the primary of its group: adopted, with claim {done.cluster.epoch}"
+        return Finding(cluster.name, "adopted", message, done)
 
     def prove_quorum(self, pool: NodePool, cluster: str) -> None:
         """Commit a token; the commit times out on a member without its group's majority."""
         with token_on(pool, self._name, cluster):
             pass
 
-    def _strangers(self, cluster: Cluster, view: GroupView) -> list[_Found]:
+    def _strangers(self, cluster: Cluster, view: GroupView) -> Iterator[Finding]:
         """Re-add members that an adoption by this watch removed, and report members that the catalog lacks."""
-        findings: list[_Found] = []
         named = {self._servers.get(node.having("primary")) for node in cluster.nodes}
         for member in view.members:
             if member.server in named or member.state != "ONLINE":
                 continue
             returned = self._removed.get((cluster.name, member.server))
             if returned is None:
-                findings.append(("stranger", _stranger(member, cluster), None))
+                yield Finding(cluster.name, "stranger", _stranger(member, cluster))
                 continue
             try:
                 add_replica(self._url, cluster.name, returned, timeout_s=TIMEOUT_S)
             except SchemalessError as problem:
                 message = f"{returned} is in its group again, but cannot be added: {_text(problem)}"
-                findings.append(("failed", message, None))
+                yield Finding(cluster.name, "failed", message)
                 continue
             del self._removed[cluster.name, member.server]
-            findings.append(("added", f"{returned} is in its group again: added as a replica", None))
-        return findings
+            yield Finding(cluster.name, "added", f"{returned} is in its group again: added as a replica")
 
     def _decided(self, cluster: Cluster) -> tuple[Node, GroupView]:
         """Return the primary of a cluster's group, and its view of the group.
@@ -282,9 +273,6 @@ class Watch:
             return node, problem
 
 
-_Found = tuple[FindingKind, str, NodeChange | None]
-
-
 class _Undecided(Exception):
     """The primary of a group is not known.
 
@@ -301,8 +289,9 @@ class _Undecided(Exception):
         self.in_group = in_group
 
 
-def _agrees(cluster: Cluster) -> _Found:
-    return ("agrees", f"{cluster.primary} is the primary of its group, with claim {cluster.epoch}", None)
+def _agrees(cluster: Cluster) -> Finding:
+    message = f"{cluster.primary} is the primary of its group, with claim {cluster.epoch}"
+    return Finding(cluster.name, "agrees", message)
 
 
 def _text(problem: SchemalessError) -> str:
