@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import IO, Final
 
 import click
 
@@ -24,22 +24,19 @@ from schemaless.store.erasures.ledger import Target, target
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import note
 
-
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options that say what to erase; ``targets_of`` reads them."""
-    return with_options(
-        command,
-        click.argument("row_key", required=False),
-        click.argument("column", required=False),
-        click.argument("ref_key", type=int, required=False),
-        option(
-            "--keys FILE",
-            "Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
-            "and optionally column_name and ref_key; - is standard input.",
-            name="keys",
-            type=click.Path(allow_dash=True),
-        ),
-    )
+target_options: Final = with_options(
+    click.argument("row_key", required=False),
+    click.argument("column", required=False),
+    click.argument("ref_key", type=int, required=False),
+    option(
+        "--keys FILE",
+        "Erase what each line of this file names: ROW_KEY [COLUMN [REF_KEY]], or a JSON object with row_key, "
+        "and optionally column_name and ref_key; - is standard input.",
+        name="keys",
+        type=click.Path(allow_dash=True),
+    ),
+)
+"""The arguments and options that say what to erase; ``targets_of`` reads them."""
 
 
 def targets_of(row_key: str | None, column: str | None, ref_key: int | None, keys: str | None) -> list[Target]:

@@ -41,15 +41,11 @@ stop_option: Final = option(
 )
 
 
-def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose the workers."""
-    return with_options(
-        command,
-        workers_option,
-        option(
-            "--dask ADDRESS", "Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers."
-        ),
-    )
+workers_options: Final = with_options(
+    workers_option,
+    option("--dask ADDRESS", "Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers."),
+)
+"""The options that choose the workers."""
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -140,7 +136,7 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
         for flag, name, limit, help_text in _LIMITS
     ]
     options.append(option("--flag-file FILE", "Wait while this file exists; an absolute path, or off."))
-    return with_options(with_changes, *options)
+    return with_options(*options)(with_changes)
 
 
 def _shown(value: float | None, limit: _Limit) -> float | str:
@@ -179,13 +175,7 @@ class JobRun:
 
 def run_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the options of a command that runs a job, passed as ``how``; ``help_text`` describes ``--job``."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        return with_options(
-            as_spec(JobRun, name="how")(command), job_option(help_text), workers_options, throttle_options
-        )
-
-    return decorate
+    return with_options(job_option(help_text), workers_options, throttle_options, as_spec(JobRun, name="how"))
 
 
 def chosen_job(job_store: JobStore, job_id: int | None, kind: Kind = "migrate") -> Job:

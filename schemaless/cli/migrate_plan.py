@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -41,27 +40,25 @@ from schemaless.ui.terminal.progress import duration
 migrate_spec = as_spec(MigrateSpec, codec="to", dictionary_id="dictionary")
 
 
-def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select cells and a codec."""
-    return with_options(
-        command,
-        codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
-        *codec_details,
-        option(
-            "--from CODEC",
-            "Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
-            name="sources",
-            type=click.Choice(codec_names()),
-            multiple=True,
-        ),
-        option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True),
-        option(
-            "--history/--no-history",
-            "Store versions that have a higher one as differences from it, or make such versions whole again.  "
-            "[default: neither]",
-            default=None,
-        ),
-    )
+rewrite_options: Final = with_options(
+    codec_option("--to", legacy=True, help_text="The codec to re-encode to; legacy goes back to bare JSON text."),
+    *codec_details,
+    option(
+        "--from CODEC",
+        "Only bodies stored in this codec; may be repeated.  [default: all codecs but --to]",
+        name="sources",
+        type=click.Choice(codec_names()),
+        multiple=True,
+    ),
+    option("--column NAME", "Only cells of this column; may be repeated.", name="columns", multiple=True),
+    option(
+        "--history/--no-history",
+        "Store versions that have a higher one as differences from it, or make such versions whole again.  "
+        "[default: neither]",
+        default=None,
+    ),
+)
+"""The options that select cells and a codec."""
 
 
 @click.command(cls=QueryCommand, before=migrate_spec)

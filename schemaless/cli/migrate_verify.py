@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -58,20 +58,18 @@ def archive_option(help_text: str) -> Callable[[Any], Any]:
     )
 
 
-def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a verification: replicas, lag timeout, workers."""
-    return with_options(
-        command,
-        option("--replicas/--no-replicas", "Compare each cell with the replicas in the topology.", default=True),
-        option(
-            "--lag-timeout SECONDS",
-            "How long to wait for a differing replica to catch up.",
-            name="lag_timeout_s",
-            type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
-            default=LAG_TIMEOUT_S,
-        ),
-        workers_options,
-    )
+proof_options: Final = with_options(
+    option("--replicas/--no-replicas", "Compare each cell with the replicas in the topology.", default=True),
+    option(
+        "--lag-timeout SECONDS",
+        "How long to wait for a differing replica to catch up.",
+        name="lag_timeout_s",
+        type=FiniteRange(0, MOST_LAG_TIMEOUT_S),
+        default=LAG_TIMEOUT_S,
+    ),
+    workers_options,
+)
+"""The options of a verification: replicas, lag timeout, workers."""
 
 
 def note_torn(torn: dict[Path, int]) -> None:

@@ -30,11 +30,15 @@ engine_option: Final = option(
 )
 
 
-def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Add options to a command, in the given order."""
-    for each in reversed(options):
-        command = each(command)
-    return command
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options to a command, in the given order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return decorate
 
 
 def as_spec(
@@ -117,24 +121,22 @@ codec_details: Final = (
 """Options for the compression level and dictionary, for commands with ``codec_option``."""
 
 
-def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that set the limits within which ``planning.sampling.recommendation`` recommends a codec."""
-    return with_options(
-        command,
-        option(
-            "--cpu FACTOR",
-            "Maximum time for encoding and decoding, as a multiple of the default codec's.",
-            name="most_cpu",
-            type=FiniteRange(min=0, min_open=True),
-            default=MOST_CPU,
-        ),
-        option(
-            "--least-gain SHARE",
-            "Minimum share of pages that a rewrite must save to be recommended.",
-            type=share_of,
-            default=f"{LEAST_GAIN:.0%}",
-        ),
-    )
+choice_options: Final = with_options(
+    option(
+        "--cpu FACTOR",
+        "Maximum time for encoding and decoding, as a multiple of the default codec's.",
+        name="most_cpu",
+        type=FiniteRange(min=0, min_open=True),
+        default=MOST_CPU,
+    ),
+    option(
+        "--least-gain SHARE",
+        "Minimum share of pages that a rewrite must save to be recommended.",
+        type=share_of,
+        default=f"{LEAST_GAIN:.0%}",
+    ),
+)
+"""The options that set the limits within which ``planning.sampling.recommendation`` recommends a codec."""
 
 
 cold_price_option = option(
@@ -171,7 +173,6 @@ def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, options=options, **others)
 
     return with_options(
-        with_monitor,
         option("--no-probe", "Do not write heartbeats on the primaries.", is_flag=True),
         option(
             "--transactions-older-than MINUTES",
@@ -185,7 +186,7 @@ def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "The account of backups, whose transactions are notices, not faults.",
             default=DEFAULT_OPTIONS.backup_account,
         ),
-    )
+    )(with_monitor)
 
 
 def time_of(option: str, text: str) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -56,27 +56,26 @@ class _Which:
     balanced: bool = False
 
 
-def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose shards and their target, passed as ``which``."""
-    return with_options(
-        as_spec(_Which, name="which")(command),
-        click.argument("numbers", metavar="[SHARDS]", required=False),
-        option("--to CLUSTER", "The cluster to move to, such as cluster-3.", name="target"),
-        option("--drain CLUSTER", "Move all shards of this cluster, instead of SHARDS."),
-        option(
-            "--balance",
-            "Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
-            "use it instead of SHARDS and --to.",
-            name="balanced",
-            is_flag=True,
-        ),
-        option(
-            "--unchecked-accounts",
-            "Skip the check that the accounts that use a shard have grants for it on the target.",
-            name="unchecked",
-            is_flag=True,
-        ),
-    )
+_which_options: Final = with_options(
+    click.argument("numbers", metavar="[SHARDS]", required=False),
+    option("--to CLUSTER", "The cluster to move to, such as cluster-3.", name="target"),
+    option("--drain CLUSTER", "Move all shards of this cluster, instead of SHARDS."),
+    option(
+        "--balance",
+        "Choose shards and targets that even out the clusters, based on the figures of 'capacity report'; "
+        "use it instead of SHARDS and --to.",
+        name="balanced",
+        is_flag=True,
+    ),
+    option(
+        "--unchecked-accounts",
+        "Skip the check that the accounts that use a shard have grants for it on the target.",
+        name="unchecked",
+        is_flag=True,
+    ),
+    as_spec(_Which, name="which"),
+)
+"""The options that choose shards and their target, passed as ``which``."""
 
 
 @click.command(cls=QueryCommand)

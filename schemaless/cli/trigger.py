@@ -339,15 +339,11 @@ def reset(
     )
 
 
-def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return with_options(
-        command,
-        option(
-            "--added-id", "Only the cell with this added_id; name its shard with --shards.", type=click.IntRange(min=1)
-        ),
-        option("--all", "All parked cells, or all those in --shards.", name="everything", is_flag=True),
-        execute_option(),
-    )
+_cell_options: Final = with_options(
+    option("--added-id", "Only the cell with this added_id; name its shard with --shards.", type=click.IntRange(min=1)),
+    option("--all", "All parked cells, or all those in --shards.", name="everything", is_flag=True),
+    execute_option(),
+)
 
 
 @trigger.command(cls=QueryCommand)
