@@ -235,6 +235,9 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
             except OSError:
                 _drop_output()
             return EXIT_FAILED
+    # 'timeout', for one, sends SIGTERM twice; the second one would end the process with another status.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     settle_exit_status()
     try:
         changes_nothing = _changes_nothing(arguments)

@@ -52,8 +52,9 @@ def _of_no_configuration(monkeypatch, tmp_path_factory) -> None:
 
 
 @pytest.fixture
-def invoke(capsys, monkeypatch) -> Callable[..., Result]:
+def invoke(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
     """Run a command in this process; ``url`` goes to SCHEMALESS_URL, ``stdin`` to standard input."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
     def call(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Result:
         monkeypatch.delenv("SCHEMALESS_URL", raising=False)
@@ -65,7 +66,9 @@ def invoke(capsys, monkeypatch) -> Callable[..., Result]:
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 
-    return call
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _default_signals() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import signal
 import socket
 
 import click
@@ -117,6 +118,22 @@ def test_a_stopped_command_reports_what_was_stored(invoke, monkeypatch, argument
 
     assert (result.code, result.out) == (3, "")
     assert result.err == f"schemaless: stopped; {said}, and the same command can be run again\n"
+
+
+def test_a_second_signal_changes_nothing_of_how_a_command_ends(invoke, monkeypatch):
+    """``timeout`` sends SIGTERM to the process and to its group."""
+
+    def stopped(*args: object, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def settle() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(main.cli, "main", stopped)
+    monkeypatch.setattr(main, "settle_exit_status", settle)
+    result = invoke("info")
+
+    assert (result.code, result.err.count("stopped")) == (3, 1)
 
 
 @pytest.mark.parametrize(
