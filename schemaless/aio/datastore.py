@@ -91,16 +91,26 @@ class SteppedIterator(AsyncIterator[T], Generic[T]):
         self._items = items
         self._name = name
         self._broken: str | None = None
+        self._stepping = False
 
     def __await__(self) -> NoReturn:
+        self._refuse("cannot be awaited")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("cannot be used with 'for' or list()")
+
+    def _refuse(self, what: str) -> NoReturn:
         raise TypeError(
-            f"{self._name}() returns an asynchronous iterator, which cannot be awaited; use 'async for item in "
-            f"store.{self._name}(...)', or '[item async for item in store.{self._name}(...)]' for a list"
+            f"{self._name}() returns an asynchronous iterator, which {what}; use "
+            f"'async for item in {self._name}(...)', or '[item async for item in {self._name}(...)]' for a list"
         )
 
     async def __anext__(self) -> T:
         if self._broken is not None:
             raise RuntimeError(self._broken)
+        if self._stepping:
+            raise RuntimeError("another task waits for this iterator's next item; use one iterator per task, or a lock")
+        self._stepping = True
         try:
             item = await self._runtime.run(next, self._items, _END)
         except BaseException as error:
@@ -108,6 +118,8 @@ class SteppedIterator(AsyncIterator[T], Generic[T]):
                 f"the iteration ended with {type(error).__name__}; start a new one after the last item received"
             )
             raise
+        finally:
+            self._stepping = False
         if item is _END:
             raise StopAsyncIteration
         return item

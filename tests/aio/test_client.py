@@ -73,6 +73,8 @@ def test_connect_takes_the_url_from_the_environment(fresh_url: str, monkeypatch:
             await store.put_cell(uuid.UUID(int=1), "BASE", 1, {})
             with pytest.raises(TypeError, match=r"get_versions\(\) returns an asynchronous iterator.*async for"):
                 await store.get_versions(uuid.UUID(int=1), "BASE")  # type: ignore[misc]
+            with pytest.raises(TypeError, match=r"get_versions\(\) returns .*'for' or list\(\); use 'async for"):
+                list(store.get_versions(uuid.UUID(int=1), "BASE"))  # type: ignore[call-overload]
 
     monkeypatch.setenv("SCHEMALESS_URL", fresh_url)
     asyncio.run(main())
@@ -406,6 +408,12 @@ def test_an_iteration_lets_other_tasks_run_and_ends_after_an_interruption(
             assert sum([len(await drain(tail.iter_shard(shard))) for shard in range(4)]) == 400
             counting.cancel()
             assert turns > 10
+
+            shared = tail.iter_shard(0)
+            first, second = await asyncio.gather(anext(shared), anext(shared), return_exceptions=True)
+            assert isinstance(second, RuntimeError)
+            assert "another task waits for this iterator's next item" in str(second)
+            assert [first, *await drain(shared)] == await drain(tail.iter_shard(0))
 
             feed = tail.iter_shard(0, follow=True, poll_s=60)
             with pytest.raises(TimeoutError):
