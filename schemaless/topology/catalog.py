@@ -25,7 +25,7 @@ from schemaless.topology.model import Cluster, ShardRange, Topology
 from schemaless.topology.replication import is_read_only
 from schemaless.topology.sql import catalog as sql
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.errors import DatabaseMissing, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool
@@ -102,11 +102,10 @@ def read_catalog(pool: NodePool, name: str, *, copied: bool = False) -> CatalogE
         if denied.code != 1142:
             raise
         # Without privileges, a missing database looks the same as an existing one.
-        raise AccessDenied(
+        raise reworded(
+            denied,
             f"there is no datastore {name!r}, or this account may not read it; check the name, or run "
             "'schemaless grants --role app' for the privileges that the account needs",
-            node=denied.node,
-            code=denied.code,
         ) from denied
     if version is None:
         raise DatastoreNotFound(
@@ -171,7 +170,7 @@ def _none_has_it(problems: Sequence[SchemalessError]) -> SchemalessError:
     listed = "; ".join(map(str, problems))
     message = f"none of the {len(problems)} servers in the URL has the catalog: {listed}"
     if isinstance(answer, ServerError):
-        return type(answer)(message, node=answer.node, code=answer.code)
+        return reworded(answer, message)
     return DatastoreNotFound(message)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from schemaless.errors import AccessDenied
 from schemaless.wire.connection import Connection
+from schemaless.wire.errors import reworded
 from schemaless.wire.sql.sessions import SELECT_ACCOUNT, grant
 
 
@@ -23,10 +24,9 @@ def granting(connection: Connection, what: str, privileges: str, scope: str) -> 
     try:
         yield
     except AccessDenied as denied:
-        raise AccessDenied(
+        raise reworded(
+            denied,
             f"the account cannot {what}; run on that server: {own_grant(connection, privileges, scope)}",
-            node=denied.node,
-            code=denied.code,
         ) from denied
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeVar
 
 import pymysql
 
 from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
+
+E = TypeVar("E", bound=ServerError)
 
 
 class ConnectionLost(ServerUnavailable):
@@ -122,6 +124,11 @@ _TLS_FAILURES: Final = (
     ),
 )
 """Message fragments of failed TLS checks and logins, after which a retry is useless, and what to do about each."""
+
+
+def reworded(error: E, message: str) -> E:
+    """Return the error of a server with another message, which says what to do about it."""
+    return type(error)(message, node=error.node, shard=error.shard, code=error.code)
 
 
 def error_code(error: BaseException | None) -> int | None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from schemaless.errors import AccessDenied, ServerError, ServerTimeout
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
+from schemaless.wire.errors import reworded
 from schemaless.wire.pool import NodePool
 from schemaless.wire.sql.transactions import (
     READ_FOR_TRANSACTIONS,
@@ -51,10 +52,9 @@ def open_transactions(connection: Connection, older_than_s: float, last: str = "
     try:
         return _read(connection, select_transactions(older_than_s, last, mariadb=connection.is_mariadb))
     except AccessDenied as denied:
-        raise AccessDenied(
+        raise reworded(
+            denied,
             f"the account may not see open transactions; run on that server: {_grants(connection)}",
-            node=denied.node,
-            code=denied.code,
         ) from denied
 
 

@@ -21,7 +21,7 @@ from schemaless.topology.catalog import (
 )
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology, new_topology
-from schemaless.wire.errors import DuplicateKey
+from schemaless.wire.errors import DuplicateKey, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -140,11 +140,10 @@ def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
     except AccessDenied as denied:
         if denied.code != 1142:
             raise
-        raise AccessDenied(
+        raise reworded(
+            denied,
             f"the account cannot create {name!r}; 'schemaless grants --role admin --name {name}' prints the privileges "
             "that it needs",
-            node=denied.node,
-            code=denied.code,
         ) from denied
 
 

@@ -40,7 +40,7 @@ from schemaless.topology.replication import is_same_server
 from schemaless.topology.shards import Shards
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
+from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -385,11 +385,10 @@ class ClusterWatch:
                 token = _TOKEN.pack(self._watch_id, now_us)
                 write_token(connection, self._datastore, self.cluster.name, self._writer, token)
             except AccessDenied as refusal:
-                raise AccessDenied(
+                raise reworded(
+                    refusal,
                     f"{refusal.message}; a job needs this privilege to measure the lag of replicas: 'schemaless grants "
                     "--role migrate' prints the GRANT",
-                    node=refusal.node,
-                    code=refusal.code,
                 ) from refusal
             self._written_us.append(now_us)
             self._own_calls += 1

@@ -28,7 +28,7 @@ from schemaless.store.indexes.sql import INDEX_TABLE
 from schemaless.topology.shards import Shards
 from schemaless.topology.sql import moving
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.errors import DatabaseMissing, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.sql.sessions import kill, set_session, take_lock
@@ -140,7 +140,7 @@ def take_locks(connection: Connection, database: str, shard: int) -> None:
     while connection.rows(take_lock(name, 0))[0][0] != 1:
         holder = connection.rows(sql.select_lock_holder(name))[0][0]
         if holder is not None:
-            _kill(connection, int(holder), shard)
+            _kill(connection, int(holder))
         if time.monotonic() > give_up_s:
             raise ServerTimeout(
                 f"connection {holder} of an earlier mover still holds the shard's lock after it was killed; end it "
@@ -157,17 +157,15 @@ def take_locks(connection: Connection, database: str, shard: int) -> None:
         )
 
 
-def _kill(connection: Connection, thread: int, shard: int) -> None:
+def _kill(connection: Connection, thread: int) -> None:
     try:
         connection.execute(kill(thread))
     except AccessDenied as error:
-        raise AccessDenied(
+        raise reworded(
+            error,
             f"connection {thread} holds this shard's lock under another account, and this account may not "
             f"kill it ({error.message}); run KILL {thread} as that account or an administrator, then run the same "
             "command again",
-            node=error.node,
-            shard=shard,
-            code=error.code,
         ) from error
     except ServerRefused as error:
         if error.code != _NO_SUCH_THREAD:

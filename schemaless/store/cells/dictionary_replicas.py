@@ -24,7 +24,7 @@ from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology
 from schemaless.topology.sql import catalog as catalog_sql
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.errors import DatabaseMissing, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.pool import NodePool
 
@@ -359,11 +359,10 @@ class DictionaryReplicas(NamedTuple):
                 replica.remove(dictionary_id)
             except ServerError as error:
                 if replica.in_use:
-                    raise type(error)(
+                    raise reworded(
+                        error,
                         f"dictionary {dictionary_id} was removed from the catalog but not yet from {replica}: "
                         f"{error.message}. Run 'schemaless schema upgrade' to remove it there",
-                        node=error.node,
-                        code=error.code,
                     ) from error
 
     def differences(self) -> Iterator[str]:
@@ -446,11 +445,10 @@ def _intact(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int,
 
 
 def _not_on(replica: DictionaryReplica, dictionary_id: int, error: ServerError) -> ServerError:
-    return type(error)(
+    return reworded(
+        error,
         f"dictionary {dictionary_id} is in the catalog but not yet on {replica}: {error.message}. No column can be set "
         "to use it until every cluster has a copy; run the same command again",
-        node=error.node,
-        code=error.code,
     )
 
 

@@ -29,6 +29,7 @@ from schemaless.store.indexes.registry import IndexEntry, Registry
 from schemaless.topology.placement import shard_for
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
+from schemaless.wire.errors import reworded
 from schemaless.wire.pool import NodePool
 from schemaless.wire.transactions import naming_users
 
@@ -166,13 +167,11 @@ class ShardEraser:
                         writes=True,
                     )
             except AccessDenied as denied:
-                raise AccessDenied(
+                raise reworded(
+                    denied,
                     f"{denied.message.partition('; ')[0]}; the role erase needs privileges on the server that has the "
                     "shard now, and a move with --unchecked-accounts does not grant them: 'schemaless grants --role "
                     "erase' prints what to run there",
-                    node=denied.node,
-                    shard=self.shard,
-                    code=denied.code,
                 ) from denied
             if batch.ids:
                 yield batch
