@@ -90,8 +90,8 @@ def test_an_erasure_names_the_session_that_keeps_the_log_locked(fresh_store, era
     fresh_store.put_cell(row, "BASE", 1, {})
     with schemaless.connect(str(internals_of(erase_store).url), pool_size=1) as single:
         internals_of(single).shards.execute(shard, b"SET SESSION innodb_lock_wait_timeout=1")
+        shards.execute(shard, insert_lock_row(shards.database(shard)))
         with shards.pool_for(shards.node_of(shard)).connection() as stopped, stopped.transaction():
-            stopped.execute(insert_lock_row(shards.database(shard)))
             stopped.rows(lock_log(shards.database(shard)))
             thread = stopped.rows(b"SELECT CONNECTION_ID()")[0][0]
             with pytest.raises(ServerTimeout, match=rf"in use by .*thread {thread} of root@localhost for "):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 import schemaless
-from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell, RowHeld
+from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell, RowHeld, ServerTimeout
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
 from schemaless.codec.deltas import is_keyframe
@@ -26,6 +26,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.body_updates import BodyUpdates
 from schemaless.ops.migrate.finalise import archive_of
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
@@ -37,6 +38,7 @@ from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.cold.fetching import cache
+from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.cold import ColdFolder
@@ -338,6 +340,21 @@ def test_a_dump_is_loaded_elsewhere(fresh_store, migrate_store, rows, new_name, 
         assert load(other, lines, dump_reader(None, codec_for=other.codec_for), source="x").created == len(lines)
         assert set(formats(other).values()) == {"msgpack+zlib"}
         assert_readable(other, rows)
+
+
+@pytest.mark.guarantee("history-erasure")
+def test_differences_are_written_while_no_erasure_is(fresh_store, migrate_store, by_hand, row):
+    """An UPDATE with differences waits for the lock of the log, so that an eraser finds them or they find it."""
+    shard, shards = fresh_store.shard_of(row), by_hand(fresh_store)
+    shards.execute(shard, insert_lock_row(shards.database(shard)))
+    with schemaless.connect(str(internals_of(migrate_store).url), pool_size=1) as single:
+        updates = BodyUpdates(internals_of(single).shards, shard, full_row_images=True)
+        updates.shards.execute(shard, b"SET SESSION innodb_lock_wait_timeout=1")
+        with shards.pool_for(shards.node_of(shard)).connection() as eraser, eraser.transaction():
+            eraser.rows(lock_log(shards.database(shard)))
+            with pytest.raises(ServerTimeout):
+                updates.send(b"DO 0", [(row.bytes, "BASE", 1)])
+        assert updates.send(b"DO 0", [(row.bytes, "BASE", 1)]) == (0, False)
 
 
 @pytest.mark.guarantee("history-erasure")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ from schemaless.ops.erasure.job import ErasureSpec, finish_erasure
 from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.erasure.verify import verify as verify_erasure
+from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.verify import check
 from schemaless.ops.tier.cooling import TIER
@@ -30,6 +33,7 @@ from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.targets import MARKER
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.retention import Policy
+from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 
@@ -261,6 +265,59 @@ def test_no_reference_is_written_to_a_file_that_is_not_live_any_more(
     TIER.run(migrate_store, spec)
     assert all(is_reference(cell.body) for shard in SHARDS for cell in fresh_store.scan_shard(shard))
     assert verify(migrate_store, SHARDS).cells == 96
+
+
+@pytest.mark.guarantee("cold-verified")
+def test_a_cell_that_is_erased_before_its_body_is_replaced_stays_erased(
+    fresh_store, erase_store, migrate_store, root, rows, spec, monkeypatch
+):
+    """The file is live and still has the document; a reference in place of the tombstone would bring it back."""
+    publish, numbers = ShardFiles.publish, []
+
+    def overtaken(files, file, *how):
+        published = publish(files, file, *how)
+        if not numbers and files.all("live"):
+            numbers.append(0)
+            numbers[0] = erase_store.erase_many(rows, reason=REASON).number
+        return published
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardFiles, "publish", overtaken)
+        done = TIER.run(migrate_store, spec)
+    assert sum(state.counters["changed"] for state in JobStore(migrate_store).shards(done.job_id)) > 0
+    assert fresh_store.get_cells_latest([(row, "BASE") for row in rows]) == {}
+    assert [cell for shard in SHARDS for cell in fresh_store.iter_shard(shard) if not cell.erased] == []
+    assert finish_erasure(erase_store, numbers[0]).state == "acknowledged"
+
+
+@pytest.mark.guarantee("cold-verified")
+def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
+    fresh_store, migrate_store, root, rows, spec, eventually, monkeypatch
+):
+    """A run waits for the lock of the log, which both hold."""
+    waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT event_id %FOR UPDATE'"
+    publish, published, locked = ShardFiles.publish, threading.Event(), threading.Event()
+
+    def before_bodies_are_replaced(files, file, *how):
+        done = publish(files, file, *how)
+        published.set()
+        assert locked.wait(30)
+        return done
+
+    monkeypatch.setattr(ShardFiles, "publish", before_bodies_are_replaced)
+    pool = root.pool_for(root.node_of(0))
+    with ThreadPoolExecutor(1) as threads, pool.connection() as connection:
+        connection.execute(insert_lock_row(root.database(0)))
+        running = threads.submit(TIER.run, migrate_store, spec, [0])
+        assert published.wait(30)
+        with connection.transaction():
+            connection.rows(lock_log(root.database(0)))
+            locked.set()
+            eventually(lambda: running.done() or pool.rows(waits), "the run waits")
+            assert not running.done()
+            assert not any(is_reference(cell.body) for cell in fresh_store.scan_shard(0))
+        running.result(60)
+    assert all(is_reference(cell.body) for cell in fresh_store.scan_shard(0))
 
 
 def test_a_sweep_deletes_only_unused_files_of_its_own(fresh_store, migrate_store, root, rows, spec, cold_folder):
