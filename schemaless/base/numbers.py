@@ -171,6 +171,15 @@ def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]
     return low, high
 
 
+def number_text(value: float) -> str:
+    """Format a number that a user gave, with all its digits and thousands grouped.
+
+    >>> number_text(1_250_000.0), number_text(0.023), number_text(1_250.5)
+    ('1,250,000', '0.023', '1,250.5')
+    """
+    return f"{int(value) if value == int(value) else value:,}"
+
+
 _DECIMAL: Final = (1000.0, ("B", "kB", "MB", "GB", "TB", "PB"))
 _BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 _system = _DECIMAL

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.keys import check_column_name
-from schemaless.base.numbers import ZERO, Interval, bytes_text
+from schemaless.base.numbers import ZERO, Interval, bytes_text, number_text
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.quantities import (
@@ -30,7 +30,7 @@ from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
-from schemaless.ui.terminal.output import counted, out, print_result, print_table
+from schemaless.ui.terminal.output import MOST_SHOWN_DAYS, counted, day_count_text, out, print_result, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -83,7 +83,7 @@ class _Variant:
     def saved(self, now: _Variant) -> str:
         """Return the days and the money that this variant saves, as the end of a sentence."""
         texts, early, late = [], now.outlook.days_until_full, self.outlook.days_until_full
-        if math.isfinite(late.high):
+        if late.high <= MOST_SHOWN_DAYS:
             days = Interval(
                 *sorted(math.floor(after) - math.floor(before) for before, after in zip(early, late, strict=True))
             )
@@ -376,28 +376,29 @@ def _sentence(variant: _Variant) -> str:
     plan = variant.ranges.plan()
     if math.isinf(days.low):
         return f"Never full: {_why_never(plan)}."
-    if days.exact:
-        when = "" if full_on[1] is None else f", on {full_on[1]}"
-        return f"Full in {_days_text(days.mid)}{when}."
-    least, most = (_days_text(end) if math.isfinite(end) else "never" for end in (days.low, days.high))
-    dates = " to ".join("never" if day is None else str(day) for day in (full_on[0], full_on[2]))
+    least, likely, most = (
+        f"{_days_text(end)}{f', on {day}' if day and end <= MOST_SHOWN_DAYS else ''}"
+        for end, day in zip(days, full_on, strict=True)
+    )
     if math.isinf(days.mid):
-        return f"Never full at the middle values; in the worst case, full in {least}, on {full_on[0]}."
-    return f"Full in {_days_text(days.mid)}, on {full_on[1]}; between {least} and {most}, {dates}."
+        return f"Never full at the middle values; in the worst case, full in {least}."
+    certain = days.exact or days.low > MOST_SHOWN_DAYS
+    return f"Full in {likely}." if certain else f"Full in {likely}; between {least}, and {most}."
 
 
 def _why_never(plan: Plan) -> str:
     if plan.documents_per_day == 0:
         return "no documents are written"
     if plan.retention_days is not None:
-        return f"deleting documents after {plan.retention_days:g} days frees enough space for new ones"
+        return f"deleting documents after {number_text(plan.retention_days)} days frees enough space for new ones"
     return "growth is negative, and all future documents fit on the disks"
 
 
 def _days_text(days: float) -> str:
     """Format days, rounded down; from two years on, add the number of years."""
-    whole = math.floor(days)
-    text = "less than a day" if whole == 0 else counted(whole, "day")
+    if days > MOST_SHOWN_DAYS:
+        return day_count_text(days)
+    text = "less than a day" if days < 1 else counted(math.floor(days), "day")
     return text if days < 730 else f"{text} ({days / 365.25:,.1f} years)"
 
 
@@ -424,7 +425,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         row("written a day", lambda variant: variant.outlook.bytes_per_day, bytes_text),
     ]
     if now.retention_days is not None:
-        rows.append(same("deleted after", f"{now.retention_days:g} days"))
+        rows.append(same("deleted after", f"{number_text(now.retention_days)} days"))
     rows += [
         same("hosts", f"{now.hosts:,}"),
         same("disk of a host", _range_text(now.disk_bytes_per_host, bytes_text)),
@@ -435,16 +436,16 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     if price is not None:
         rows.append(
             [
-                f"a month at {price:,g} per TB",
+                f"a month at {number_text(price)} per TB",
                 *(_range_text(variant.price_per_month or ZERO, "{:,.2f}".format) for variant in variants),
             ]
         )
     if now.stored_bytes != ZERO:
         rows.append(same("stored at the start", _range_text(now.stored_bytes, bytes_text)))
-    rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, _table_days))
+    rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, day_count_text))
     ats = [variant.outlook.at for variant in variants if variant.outlook.at is not None]
     if ats:
-        after = f"{ats[0].days:,g} days"
+        after = f"{number_text(ats[0].days)} days"
         rows += [
             [f"hosts for {after}", *(_range_text(at.hosts_needed, lambda count: f"{count:,}") for at in ats)],
             [f"headroom after {after}", *(_range_text(at.headroom_share, _whole_percent) for at in ats)],
@@ -467,7 +468,3 @@ def _percent(share: float) -> str:
 
 def _whole_percent(share: float) -> str:
     return f"{math.floor(share * 100):,} %"
-
-
-def _table_days(days: float) -> str:
-    return "never" if math.isinf(days) else f"{math.floor(days):,}"

@@ -23,6 +23,7 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
+    days_long_text,
     estimate_json,
     estimate_text,
     facts,
@@ -88,8 +89,8 @@ def advise(
         _show(of_column, show_all)
     if days is not None:
         out().print(
-            f"disks last {estimate_text(days[0])} days with the current codecs, {estimate_text(days[1])} with "
-            f"the advised ones, at {days[2]}"
+            f"disks last {days_long_text(days[0])} with the current codecs, {days_long_text(days[1])} with the "
+            f"advised ones, at {days[2]}"
         )
     elif any(of_column.chosen is not None for of_column in advice):
         note("to see how many days disks last, give --per-day and --disk, or run 'schemaless capacity measure' once")

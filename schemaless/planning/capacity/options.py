@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemaless.base.numbers import Interval, added, check_number, summed
+from schemaless.base.numbers import Interval, added, check_number, number_text, summed
 from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
@@ -33,7 +33,7 @@ def _check_amounts(options: object, names: Iterable[str], where: str = "") -> No
         if value is not None:
             check_number(f"{where}{name}", value)
             if value < 0:
-                raise InvalidInput(f"{where}{name} must be 0 or more, got {value:g}")
+                raise InvalidInput(f"{where}{name} must be 0 or more, got {number_text(value)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,9 @@ class WhatIf:
         for name, factor in self.growth_by_datastore.items():
             check_number(f"{where}: growth" + (f" of {name}" if name else ""), factor)
             if factor <= 0:
-                raise InvalidInput(f"{where}: growth must be above 0, got {factor:g}; 2 means twice the forecast")
+                raise InvalidInput(
+                    f"{where}: growth must be above 0, got {number_text(factor)}; 2 means twice the forecast"
+                )
         self._check_tiers(where)
         if self.copies is not None and (isinstance(self.copies, bool) or self.copies < 1):
             raise InvalidInput(f"{where}: copies must be a whole number of 1 or more, got {self.copies}")
@@ -189,7 +191,7 @@ class WhatIf:
     def changes(self) -> dict[str, str]:
         """The changes in words; empty if there are none."""
         growth = ", ".join(
-            f"{name} x{factor:g}" if name else f"x{factor:g}"
+            f"{name} x{number_text(factor)}" if name else f"x{number_text(factor)}"
             for name, factor in self.growth_by_datastore.items()
             if factor != 1
         )
@@ -203,9 +205,11 @@ class WhatIf:
                 f"{column} {counted_days(days)}".strip() for column, days in sorted(self.tiers.items())
             ),
             "copies": "" if self.copies is None else str(self.copies),
-            "price per TB": "" if self.price_per_tb is None else f"{self.price_per_tb:,g}",
-            "cold price per GB": "" if self.cold_price_per_gb is None else f"{self.cold_price_per_gb:,g} a month",
-            "lead time": "" if self.lead_days is None else f"{self.lead_days:,g} days",
+            "price per TB": "" if self.price_per_tb is None else f"{number_text(self.price_per_tb)}",
+            "cold price per GB": ""
+            if self.cold_price_per_gb is None
+            else f"{number_text(self.cold_price_per_gb)} a month",
+            "lead time": "" if self.lead_days is None else f"{number_text(self.lead_days)} days",
         }
         return {name: value for name, value in changes.items() if value}
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schemaless.base.numbers import Interval, added, bytes_text
+from schemaless.base.numbers import Interval, added, bytes_text, number_text
 from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
@@ -55,6 +55,10 @@ _WEEK: Final = datetime.timedelta(7)
 
 def _known(value: T | None, text: Callable[[T], str], unknown: str = "") -> str:
     return unknown if value is None else text(value)
+
+
+def _lead_time(level: Level | None) -> str:
+    return "" if level is None or level.lead_days is None else f"{number_text(level.lead_days)} days"
 
 
 def _bytes_estimate(size: Interval) -> str:
@@ -133,8 +137,8 @@ def _side_by_side(report: CapacityReport) -> Table:
         row("rebuilt", lambda each: "yes" if each.change.rebuilds else "no"),
         row("copies", lambda each: str(each.change.copies or "as now")),
         row("cold after", lambda each: each.change.changes.get("cold after", "never")),
-        row("price per TB", lambda each: _known(each.price_per_tb, "{:,g}".format)),
-        row("lead time", lambda each: _known(each.full and each.full.lead_days, "{:,g} days".format)),
+        row("price per TB", lambda each: _known(each.price_per_tb, number_text)),
+        row("lead time", lambda each: _lead_time(each.full)),
     ]
     rows = [cells for cells in rows if len(set(cells[1:])) > 1]  # What all scenarios have in common is not a change.
     rows += [
@@ -303,8 +307,8 @@ def _levels(report: CapacityReport) -> Table:
     )
     if orders:
         note += (
-            f" Order by: {planning.options.lead_days:,g} days before the early end of the 80 % interval, which is in "
-            "time in 9 of 10 cases."
+            f" Order by: {number_text(planning.options.lead_days or 0)} days before the early end of the 80 % "
+            "interval, which is in time in 9 of 10 cases."
         )
     if len(disks) > len(shown):
         note += f" The table shows the first {len(shown)} of {len(disks):,} disks; --json and --csv list all of them."
@@ -323,7 +327,11 @@ def _costs(report: CapacityReport) -> Table:
         for cost in report.planning.costs
     ]
     price = report.planning.options.price_per_tb
-    note = "" if price is None else f"At {price:,g} per TB of disk (1,000 GB), all copies counted, without reserve."
+    note = (
+        ""
+        if price is None
+        else f"At {number_text(price)} per TB of disk (1,000 GB), all copies counted, without reserve."
+    )
     return Table.of("Cost of growth", rows, 1, note)
 
 

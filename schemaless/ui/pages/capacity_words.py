@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.base.numbers import Interval, bytes_text
+from schemaless.base.numbers import Interval, bytes_text, number_text
 from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
 from schemaless.planning.capacity.options import FULL
 from schemaless.planning.capacity.planning import ColdTier, Level, Saving
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.ui.terminal.output import counted, estimate_text
+from schemaless.ui.terminal.output import counted, day_counts_text, days_long_text, estimate_text
 
 TOO_WIDE: Final = "cannot be forecast yet"
 """Shown instead of an interval that would be too wide to be of use."""
@@ -128,20 +128,19 @@ def _constant_text(outlook: DiskOutlook) -> str:
     """Return a sentence about the constant rate over recent weeks, with a leading space."""
     if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
         return ""
-    mid, bracket, ends = at_rate_text(outlook.at_rate).partition(" (")
-    sentence = mid if mid in ("never", TOO_WIDE) else f"{mid} days{bracket}{ends}"
-    return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
+    text = TOO_WIDE if _is_rate_vague(outlook.at_rate) else days_long_text(outlook.at_rate)
+    return f" At the constant rate of the last {outlook.rate_days} days: {text}."
 
 
 def at_rate_text(days: Interval | None) -> str:
     """Return the days until a disk is full at a constant rate, rounded down, with their interval."""
     if days is None:
         return ""
-    if math.isinf(days.high) and math.isfinite(days.low):
-        return f"{'never' if math.isinf(days.mid) else whole(days.mid)} ({whole(days.low)} or more)"
-    if is_too_wide(max(1.0, days.low), days.high):
-        return TOO_WIDE
-    return estimate_text(days, lambda value: "never" if math.isinf(value) else whole(value))
+    return TOO_WIDE if _is_rate_vague(days) else day_counts_text(days)
+
+
+def _is_rate_vague(days: Interval) -> bool:
+    return math.isfinite(days.high) and is_too_wide(max(1.0, days.low), days.high)
 
 
 def days_text(outlook: DiskOutlook) -> str:
@@ -285,7 +284,7 @@ def order_answer(report: CapacityReport) -> Answer | None:
     full = next((level for level in report.planning.first() if level.share == FULL), None)
     if full is None or full.lead_days is None:
         return None
-    day, today, lead = full.order_on, report.made_at.date(), f"{full.lead_days:,g} days"
+    day, today, lead = full.order_on, report.made_at.date(), f"{number_text(full.lead_days)} days"
     if day is None:
         return Answer(
             "Nothing to order yet", f"the disk does not fill up within {full.horizon_days:,} days in 9 of 10 cases."
@@ -312,7 +311,7 @@ def cost_answer(report: CapacityReport) -> Answer | None:
     sizes = "; ".join([now, *after])
     return Answer(
         f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
-        f"{sizes}. All copies are counted, at {price:,g} per TB of disk. In brackets: 80 % intervals.",
+        f"{sizes}. All copies are counted, at {number_text(price)} per TB of disk. In brackets: 80 % intervals.",
     )
 
 
@@ -346,8 +345,8 @@ def verdict_text(report: CapacityReport) -> str | None:
     if verdict is None:
         return None
     if verdict.failed:
-        return f"not all disks last {verdict.asked_days:,g} days: {'; '.join(verdict.reasons)}"
-    return f"all disks last {verdict.asked_days:,g} days (early end of the 80 % interval)"
+        return f"not all disks last {number_text(verdict.asked_days)} days: {'; '.join(verdict.reasons)}"
+    return f"all disks last {number_text(verdict.asked_days)} days (early end of the 80 % interval)"
 
 
 def level_name(level: Level) -> str:
@@ -381,7 +380,8 @@ def _reached_text(level: Level) -> str:
         return f"already {level_name(level)}"
     if math.isinf(level.days.low_80):
         return f"{level_name(level)} not within {level.horizon_days:,} days"
-    return f"{level_name(level)} on {on_text(level)} ({level_range(level)})"
+    between = f"{level_name(level)} on {on_text(level)} ({level_range(level)})"
+    return between if math.isfinite(level.days.mid) else f"{level_name(level)} on {level_range(level)}"
 
 
 def price_text(price: float) -> str:

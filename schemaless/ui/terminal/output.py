@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -208,6 +209,33 @@ def print_rows(
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+MOST_SHOWN_DAYS: Final = 36_525
+"""Days beyond which no number is shown, only "over 100 years": so many are an artefact of a tiny growth."""
+
+_A_CENTURY: Final = "over 100 years"
+
+
+def day_count_text(days: float) -> str:
+    """Format a number of days, rounded down, without a unit: ``212``, ``over 100 years``, or ``never`` if infinite."""
+    if math.isinf(days):
+        return "never"
+    return _A_CENTURY if days > MOST_SHOWN_DAYS else f"{math.floor(days):,}"
+
+
+def day_counts_text(days: Interval) -> str:
+    """Format an estimated number of days, without a unit: ``212 (180 to 250)``, ``212 (180 or more)``, ``never``."""
+    low, mid, high = map(day_count_text, days)
+    if low in (high, _A_CENTURY):
+        return low
+    return f"{mid} ({low} to {high})" if high[0].isdigit() else f"{mid} ({low} or more)"
+
+
+def days_long_text(days: Interval) -> str:
+    """Format an estimated number of days with its unit: ``212 days (180 to 250)``, ``over 100 years``."""
+    mid, bracket, ends = day_counts_text(days).partition(" (")
+    return f"{mid}{' days' if mid[0].isdigit() else ''}{bracket}{ends}"
 
 
 def speed_text(mb_per_s: float) -> str:

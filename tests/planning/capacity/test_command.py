@@ -188,6 +188,21 @@ def test_two_years_and_more_are_also_given_in_years(capsys):
     assert capsys.readouterr().out.startswith("Full in 983 days (2.7 years), on 2018-11-09.\n")
 
 
+def test_a_century_is_the_longest_time_in_words(capsys):
+    """A disk that lasts for millions of years is not given a number of days, except in JSON."""
+    tiny = ["--documents-per-day", "1..10", "--bytes-per-document-after", "2822", "--disk", "10GB..10TB"]
+    assert run([*ARTICLE, *START, *tiny, "--for-days", "2000000"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+
+    assert printed[:2] == ["Full in over 100 years.", "After re-encoding: full in over 100 years."]
+    assert "days until full over 100 years over 100 years" in [" ".join(line.split()) for line in printed]
+    assert any(line.startswith("hosts for 2,000,000 days") for line in printed)
+    assert answer(capsys, *tiny)["days_until_full"]["high"] == 500_000_000
+
+    assert run([*ARTICLE, *START, "--documents-per-day", "1..1M"]) == 0
+    assert "and over 100 years.\n" in capsys.readouterr().out
+
+
 def test_ranges_give_ranges(capsys):
     """Worst and best case combine the bad and the good ends, in the sentence, the table and JSON."""
     ranges = ["--documents-per-day", "800k..1M..1.25M", "--disk", "1000GB", "--until", "2016-03-26"]
@@ -199,7 +214,7 @@ def test_ranges_give_ranges(capsys):
     assert run([*ARTICLE, *START, *ranges]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith(
-        "Full in 50 days, on 2016-04-20; between 40 days and 62 days, 2016-04-10 to 2016-05-02.\n"
+        "Full in 50 days, on 2016-04-20; between 40 days, on 2016-04-10, and 62 days, on 2016-05-02.\n"
     )
     assert "50 % (37 % to 60 %)" in printed
 
@@ -237,7 +252,7 @@ def test_codecs_are_compared_with_now(capsys):
         ),
         (
             ["--growth", "-99.99%..0%"],
-            "Full in 53 days, on 2016-04-23; between 51 days and never, 2016-04-21 to never.",
+            "Full in 53 days, on 2016-04-23; between 51 days, on 2016-04-21, and never.",
         ),
         (["--stored", "2TB"], "Full in less than a day, on 2016-03-01."),
         (["--weekdays", "1,1,1,1,1,0,0", "--disk", "100GB"], "Full in 3 days, on 2016-03-04."),

@@ -23,7 +23,7 @@ from schemaless.store.erasures.retention import parse_policy
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
 from schemaless.ui.pages.capacity_tables import LEVELS, tables
-from schemaless.ui.pages.capacity_words import planning_lines, verdict_text
+from schemaless.ui.pages.capacity_words import levels_text, planning_lines, verdict_text
 from tests.planning.capacity.reports import (
     GIB,
     MIB,
@@ -159,6 +159,17 @@ def test_verdict_uses_the_constant_rate_beyond_the_horizon():
     found = [verdict(large.now, PlanningOptions(fail_below_days=days)) for days in (150, 300, 99_000)]
 
     assert [each.failed for each in found if each is not None] == [False, False, True]
+
+
+def test_a_threshold_beyond_the_forecast_has_an_early_end():
+    """If only the early end of its interval is within the forecast, the sentence gives that date alone."""
+    full = next(each for each in report(planning=PlanningOptions(thresholds=(0.8,))).planning.first() if each.share < 1)
+    assert full.days is not None
+    later = replace(full, days=full.days._replace(mid=math.inf, high_80=math.inf, high_95=math.inf))
+    found = report(planning=PlanningOptions(thresholds=(0.8,)))
+    found = replace(found, planning=replace(found.planning, now=(later,)))
+
+    assert levels_text(found) == f"80 % full on {later.on['low_80']} or later. In brackets: 80 % intervals."
 
 
 @pytest.mark.parametrize("name", ["empty", "one day", "a cluster that is down", "no disk known", "a full disk"])

@@ -271,6 +271,10 @@ def test_a_constant_rate_that_is_too_uncertain_is_no_number():
     assert at_rate_text(Interval(2, 30, 150)) == "30 (2 to 150)"
     assert at_rate_text(Interval(2, 30, math.inf)) == "30 (2 or more)"
     assert at_rate_text(Interval(math.inf, math.inf, math.inf)) == "never"
+    assert at_rate_text(Interval(40_000, 350_592_810, math.inf)) == "over 100 years"
+    assert at_rate_text(Interval(20_000, 40_000, 350_592_810)) == TOO_WIDE
+    assert at_rate_text(Interval(20_000, 40_000, 60_000)) == "over 100 years (20,000 or more)"
+    assert at_rate_text(Interval(20_000, 30_000, 60_000)) == "30,000 (20,000 or more)"
     assert figure_text(Interval(1, 50, 101)) == TOO_WIDE
     assert figure_text(Interval(-1, 50, 101)) == "50 B (-1 to 101)"
 
