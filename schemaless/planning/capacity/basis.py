@@ -273,10 +273,10 @@ class Basis:
         parts = self._by_datastore(series, self.weights)
         growth = forecast(days, seed=self.options.seed, parts=parts)
         imports = growth.bursts if isinstance(growth, Forecast) else ()
-        usual = usual_days(days, imports)
-        # The first day of a datastore that is younger than another is not a step.
+        # Before the first day of the youngest datastore, its growth is unknown: neither a step nor part of the rate.
         start = max((part[0][0] for part in parts if part), default=datetime.date.min)
-        changes = steps([(day, value) for day, value in usual if day >= start]) if isinstance(growth, Forecast) else ()
+        usual = [(day, value) for day, value in usual_days(days, imports) if day >= start]
+        changes = steps(usual) if isinstance(growth, Forecast) else ()
         half_widths = tuple(errors(series, self.weights))
         return DiskForecast(disk, tuple(days), growth, changes, rate(usual, changes), half_widths, imports)
 

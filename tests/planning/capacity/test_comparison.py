@@ -18,6 +18,7 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.advice import suggestions
 from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.combined import combine
+from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.planning.capacity.measurement import DayIntake
 from schemaless.planning.capacity.options import Asked, WhatIf
@@ -449,6 +450,12 @@ def test_a_younger_datastore_is_not_a_step(both):
     assert len(rack.history) > rack.forecast.history_days == 40
     assert rack.steps == ()
     assert rack.forecast.daily[99].mid < 3 * rack.history[-1][1]
+    new = Collected((users(growth=users().growth[-25:]),))
+    shared = Asked(disks=dict.fromkeys(RACK, GivenDisk(10 * GIB, 5 * GIB)), disk_names=RACK)
+    last = assemble_report(combine({"trips": Collected((measurement(),)), "users": new}), TAKEN_AT, shared)
+    rate = next(each for each in last.disks if each.disk.name == "rack-a").rate
+    assert rate is not None
+    assert rate.days < 28 == rack.rate.days, "not diluted by days before the first of the younger datastore"
     together = forecast(rack.history, horizon_days=100)
     assert isinstance(together, Forecast)
     assert together.daily[99].mid > 3 * rack.history[-1][1], "the control: the sum looks like a step"
