@@ -27,6 +27,9 @@ LEASE_S: Final = 30
 RENEWED_WITHIN_S: Final = 5
 """Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this is left while the catalog answers."""
 
+STALLED_S: Final = 5.0
+"""Age of a gate from which bodies are replaced as if the lease were lost, in seconds; a lease has more left."""
+
 INTERRUPTED: Final = "interrupted"
 """Message of a shard whose last runner died without releasing it."""
 

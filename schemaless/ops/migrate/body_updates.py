@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemaless.cell import StoredCell
+from schemaless.ops.jobs.leases import STALLED_S
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.sql import LONGEST_IN_UNION, select_live, update_bodies
 from schemaless.store.cells.reading import Place, only_requested
-from schemaless.store.erasures.sql import insert_lock_row, lock_log
+from schemaless.store.erasures.sql import insert_lock_row, lock_log, select_log_end
 from schemaless.store.followers.sql import select_last_event
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, split_statements
@@ -37,12 +39,16 @@ class Change(NamedTuple, Generic[C]):
 
 
 class BodyUpdates:
-    """Builds and sends the UPDATEs; their sessions have the settings of ``log_settings``."""
+    """Builds and sends the UPDATEs; their sessions have the settings of ``log_settings``.
 
-    def __init__(self, shards: Shards, shard: int, *, full_row_images: bool) -> None:
+    Create it before reading the versions that new bodies are deltas against, with ``has_bases``.
+    """
+
+    def __init__(self, shards: Shards, shard: int, *, full_row_images: bool, has_bases: bool = False) -> None:
         self.shards = shards
         self.shard = shard
         self._settings = shards.run(shard, lambda connection: log_settings(connection, full_images=full_row_images))
+        self._log_end = shards.run(shard, self._end_of_log, writes=True) if has_bases else None
 
     def statements(
         self, changes: Sequence[Change[C]], leave: Callable[[C, str, str], None]
@@ -74,24 +80,28 @@ class BodyUpdates:
                 statements += split_statements([change], update, most_bytes, too_long)
         return statements
 
-    def send(self, sql: bytes, bases: Collection[Place] = ()) -> tuple[int, bool]:
+    def send(self, sql: bytes, bases: Collection[Place] = (), gated_s: float = 0.0) -> tuple[int, bool]:
         """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply.
 
         Args:
             sql: the statement.
             bases: keys of the versions that new bodies are deltas against. If one was erased, nothing is updated.
+            gated_s: time of the job's last gate, at which no other job could have made a base cold.
         """
         attempts = 0
         database = self.shards.database(self.shard)
 
         def guarded(connection: Connection) -> int:
             # An eraser that waits for the lock finds the deltas afterwards, and makes them whole.
-            if connection.rows(select_last_event(database))[0][0] is None:
-                connection.execute(insert_lock_row(database))
+            self._insert_lock_row(connection)
             with connection.transaction():
                 connection.rows(lock_log(database))
-                live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
-                return connection.execute(sql).affected if len(live) == len(bases) else 0
+                is_stalled = time.monotonic() - gated_s > STALLED_S
+                if is_stalled or connection.rows(select_log_end(database))[0] != self._log_end:
+                    live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
+                    if len(live) < len(bases):
+                        return 0
+                return connection.execute(sql).affected
 
         def operation(connection: Connection) -> int:
             nonlocal attempts
@@ -101,3 +111,12 @@ class BodyUpdates:
             return guarded(connection) if bases else connection.execute(sql).affected
 
         return self.shards.run(self.shard, operation, writes=True), attempts > 1
+
+    def _end_of_log(self, connection: Connection) -> tuple[Any, ...]:
+        self._insert_lock_row(connection)
+        return connection.rows(select_log_end(self.shards.database(self.shard)))[0]
+
+    def _insert_lock_row(self, connection: Connection) -> None:
+        database = self.shards.database(self.shard)
+        if connection.rows(select_last_event(database))[0][0] is None:
+            connection.execute(insert_lock_row(database))

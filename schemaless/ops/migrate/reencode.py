@@ -163,7 +163,10 @@ class _ShardWork:
         self._archive: ArchiveWriter | None = None
         self._archived_dictionaries: set[int | None] = {None}
         self._payloads = Payloads(_PAYLOADS_BYTES)
-        self._updates = BodyUpdates(self._shards, self._shard, full_row_images=spec.full_row_images)
+        self._gated_s = 0.0
+        self._updates = BodyUpdates(
+            self._shards, self._shard, full_row_images=spec.full_row_images, has_bases=spec.stores_deltas()
+        )
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
 
     def __enter__(self) -> Self:
@@ -215,7 +218,9 @@ class _ShardWork:
     def _one_pass(self) -> None:
         read_to, at_end = self._state.checkpoint, False
         while not at_end:
+            gated_s = time.monotonic()
             self._run.gate()
+            self._gated_s = gated_s
             began_s = time.monotonic()
             most_bytes = self._bounds.most_bytes
             sql = self._select_block(read_to, most_bytes)
@@ -323,7 +328,9 @@ class _ShardWork:
             for sql, changes in block.updates:
                 self._archive_originals(changes)
                 began_s = time.monotonic()
-                sent = self._updates.send(sql, {change.base for change in changes if change.base is not None})
+                sent = self._updates.send(
+                    sql, {change.base for change in changes if change.base is not None}, self._gated_s
+                )
                 self._update_s = time.monotonic() - began_s
                 block.cells += self._unreplaced(block, changes, *sent)
             if not block.cells:

@@ -26,6 +26,7 @@ from schemaless.ops.erasure.copies import copy_tables
 from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.kind import JobKind, JobSpec
+from schemaless.ops.jobs.leases import STALLED_S
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.binlog_cost import log_settings
@@ -55,8 +56,6 @@ _YIELDING_READ_BYTES: Final = 512 << 10
 _READ_CELLS: Final = 2_000
 _REPLACED_AT_ONCE: Final = 1_000
 _YIELDING_CELLS: Final = 100
-_STALLED_S: Final = 5.0
-"""Age of a gate from which a part is replaced as if the lease were lost, in seconds; a lease has more left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +363,7 @@ class _ShardWork:
                     return False
                 based.clear()
                 # A runner that has stalled may have lost its lease to one after which a migration has made deltas.
-                while self._has_deltas or time.monotonic() - self._gated_s > _STALLED_S:
+                while self._has_deltas or time.monotonic() - self._gated_s > STALLED_S:
                     # A delta that stays needs its own base, so those of the part count once they are known to stay.
                     cells = [cell[:4] for cell in part if cell.added_id not in based]
                     found = dependents(connection, self._database, CELLS, cells)

@@ -49,6 +49,11 @@ def insert_lock_row(database: str) -> bytes:
     return insert(_log(database), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True)
 
 
+def select_log_end(database: str) -> bytes:
+    """Select the last event of the log of erased cells, and the server: after a promotion, events may be missing."""
+    return b"SELECT @@server_id, event_id, added_id, erasure FROM %b ORDER BY event_id DESC LIMIT 1" % _log(database)
+
+
 def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:
     """Select the added_id, key and body size of the cells with these added_ids that have not been erased."""
     wanted = by_id(database), numbers(ids), LIVE

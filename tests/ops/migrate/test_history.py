@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -23,9 +24,11 @@ from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.leases import STALLED_S
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.body_updates import BodyUpdates
 from schemaless.ops.migrate.finalise import archive_of
 from schemaless.ops.migrate.plan import plan_migration
@@ -33,6 +36,7 @@ from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
 from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.restore import run as restore
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.ops.migrate.sql import update_bodies
 from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
@@ -110,6 +114,29 @@ def assert_readable(store, rows, erased=frozenset()):
     for (row, column), ref_keys in rows.items():
         found = {cell.ref_key: cell.body for cell in store.get_versions(row, column)}
         assert found == {n: document(row, n) for n in ref_keys if (row, column, n) not in erased}
+
+
+@pytest.mark.parametrize("change", ["none", "erased", "cold"])
+def test_a_body_is_not_replaced_by_a_delta_against_a_base_that_is_gone(
+    fresh_store, erase_store, by_hand, new_row, tmp_path, change
+):
+    """The log of erased cells shows erasures; after a stall, bases are read again, since they may have become cold."""
+    row = new_row()
+    fresh_store.put_cells([NewCell(row, "A", n, document(row, n)) for n in range(2)])
+    shard, base = fresh_store.shard_of(row), (row.bytes, "A", 1)
+    shards = by_hand(fresh_store)
+    updates = BodyUpdates(shards, shard, full_row_images=False, has_bases=True)
+    stored = cells_of(fresh_store)[row, "A", 0]
+    sql = update_bodies(shards.database(shard), [(stored.added_id, digest_of(stored.body), b"{}")])
+    gated_s = time.monotonic()
+    if change == "erased":
+        erase_store.erase(row, "A", 1, reason="test")
+    elif change == "cold":
+        ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold").freeze([(row, "A", 1)])
+        gated_s -= STALLED_S + 1
+
+    assert updates.send(sql, {base}, gated_s) == (int(change == "none"), False)
+    assert updates.send(sql, (), gated_s) == (int(change != "none"), False)
 
 
 @pytest.mark.guarantee("history-exact")
