@@ -33,7 +33,7 @@ from schemaless.ops.migrate.tally import ShardTally
 from schemaless.store.cells.reading import Place
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore
-from schemaless.store.history import History, place_of
+from schemaless.store.history import History, latest_versions, place_of
 from schemaless.store.internals import internals_of
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.wire.node import Node
@@ -56,6 +56,9 @@ _PAYLOADS_BYTES: Final = 32 << 20
 
 _ROUNDS: Final = 10
 _REPLICA_WAIT_S: Final = 1.0
+
+_LATEST_VERSIONS: Final = 1 << 17
+"""Number of rows and columns of which the latest version is kept for later blocks."""
 
 BlockRow = tuple[Any, ...]
 
@@ -163,6 +166,8 @@ class _ShardWork:
         self._archive: ArchiveWriter | None = None
         self._archived_dictionaries: set[int | None] = {None}
         self._payloads = Payloads(_PAYLOADS_BYTES)
+        self._latest: dict[tuple[bytes, str], int] = {}
+        self._latest_known = False
         self._gated_s = 0.0
         self._updates = BodyUpdates(
             self._shards, self._shard, full_row_images=spec.full_row_images, has_bases=spec.stores_deltas()
@@ -214,6 +219,7 @@ class _ShardWork:
         self._state.top_id = int(high or 0)
         self._state.checkpoint = max(0, self._state.first_id - 1)
         self._tally.begin_pass()
+        self._latest.clear()
 
     def _one_pass(self) -> None:
         read_to, at_end = self._state.checkpoint, False
@@ -227,6 +233,7 @@ class _ShardWork:
             rows = self._shards.rows(self._shard, sql)
             read_s = worked_s = time.monotonic() - began_s
             at_end = len(rows) < self._page_rows
+            known = sum(self._latest.get(row[1:3], 0) > row[3] for row in rows if row[6] is not None)
             # The bodies of a block fit in memory; a longer body has a block to itself.
             blocks = list(parts(rows, most_size=most_bytes, size_of=lambda row: int(row[6] or 0)))
             for block in blocks:
@@ -241,6 +248,7 @@ class _ShardWork:
                 worked_s += time.monotonic() - began_s
                 read_to = int(block[-1][0])
             self._resize(rows, read_s)
+            self._latest_known = 2 * known > len(rows)
             if self._run.due():
                 self._save()
             self._run.rest(worked_s)
@@ -264,7 +272,8 @@ class _ShardWork:
     def _select_block(self, after: int, most_bytes: int) -> bytes:
         block = self._database, after, self._page_rows, most_bytes // self._page_rows
         if self._spec.stores_deltas():
-            return select_history_block(*block, self._wanted, self._spec.superseded, self._cold)
+            conditions = self._wanted, self._spec.superseded, self._cold
+            return select_history_block(*block, *conditions, is_known=self._latest_known)
         return select_block(*block, self._wanted, self._cold)
 
     def _read(self, rows: Sequence[BlockRow]) -> Block:
@@ -274,11 +283,26 @@ class _ShardWork:
         longer = sorted({int(row[0]) for row in rows if row[6] is not None} - {cell.added_id for cell in cells})
         if longer:
             cells += self._internals.read_stored(self._shard, longer)
-        latest = {row[1:4]: row[7] for row in rows if self._spec.stores_deltas(row[2]) and row[7] is not None}
+        superseded = [row for row in rows if row[6] is not None and self._spec.stores_deltas(row[2])]
+        latest = {row[1:4]: row[7] for row in superseded if row[7] is not None}
+        if len(self._latest) > _LATEST_VERSIONS:
+            self._latest.clear()
+        if self._latest_known:
+            latest |= self._latest_of([row[1:4] for row in superseded if row[7] is None])
+        self._latest |= {place[:2]: ref_key for place, ref_key in latest.items()}
         tally = ShardTally(rows=len(rows), outdated=len(cells))
         for column_name in [row[2] for row in rows if row[8]]:
             tally.column(column_name).cold += 1
         return Block(int(rows[-1][0]), cells, tally=tally, latest=latest)
+
+    def _latest_of(self, places: Sequence[Place]) -> dict[Place, int]:
+        """Return the ref_key of a higher version, by key, of the cells that have one: the latest when it was looked up.
+
+        A version that is written later is used by the next pass, as if it had been written after this one.
+        """
+        unknown = [place for place in places if self._latest.get(place[:2], 0) <= place[2]]
+        found = latest_versions(self._internals, self._shard, unknown)
+        return {place: self._latest[place[:2]] for place in places if self._latest.get(place[:2], 0) > place[2]} | found
 
     def prepare(self, block: Block, payloads: Payloads | None = None) -> Block:
         """Re-encode and verify the cells of a block, and build the UPDATEs; a body that fits in none is left.

@@ -102,28 +102,35 @@ def superseded_bodies(target: int, columns: Sequence[str]) -> bytes:
 
 
 def select_history_block(
-    database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes, superseded: bytes, cold: bytes
+    database: str,
+    after: int,
+    rows: int,
+    max_body_bytes: int,
+    wanted: bytes,
+    superseded: bytes,
+    cold: bytes,
+    *,
+    is_known: bool,
 ) -> bytes:
     """Select the next ``rows`` rows after an added_id.
 
     Each row is a cell followed by the length of its body, the ref_key of the latest version, if that is higher, and
     whether it is ``cold``. The length is NULL unless the body is ``wanted``, or is ``superseded`` and there is a
     version that is higher than the cell, or than the base of a delta. The body is NULL where the length is or where it
-    is longer than ``max_body_bytes``.
+    is longer than ``max_body_bytes``. The latest version is NULL for bodies that are only wanted if ``is_known``.
     """
     return (
         b"SELECT STRAIGHT_JOIN block.added_id, block.row_key, block.column_name, block.ref_key, "
         b"IF((wanted OR latest>top) AND size<=%d,body,NULL), %b, IF(wanted OR latest>top,size,NULL), "
         b"IF(latest>block.ref_key,latest,NULL), cold FROM (SELECT added_id, row_key, column_name, ref_key, "
-        b"LENGTH(body) AS size, (%b) AS wanted, IF((%b) OR (%b),(%b),NULL) AS latest, IF(%b,%b,ref_key) AS top, "
+        b"LENGTH(body) AS size, (%b) AS wanted, IF(%b,(%b),NULL) AS latest, IF(%b,%b,ref_key) AS top, "
         b"(%b) AS cold FROM %b AS c FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block "
         b"JOIN %b ON cell.added_id=block.added_id ORDER BY block.added_id"
         % (
             max_body_bytes,
             CREATED_AT,
             wanted,
-            wanted,
-            superseded,
+            superseded if is_known else b"(%b) OR (%b)" % (wanted, superseded),
             latest_version(database),
             IS_DELTA,
             _BASE,

@@ -17,7 +17,7 @@ import schemaless
 from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell, RowHeld, ServerTimeout
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
-from schemaless.codec.deltas import is_keyframe
+from schemaless.codec.deltas import expected_base, is_keyframe
 from schemaless.codec.envelope import base_of, describe_body, is_delta
 from schemaless.ops.admin.ndjson import dump_line, dump_reader, load
 from schemaless.ops.erasure.replay import replay, undone
@@ -137,6 +137,17 @@ def test_a_body_is_not_replaced_by_a_delta_against_a_base_that_is_gone(
 
     assert updates.send(sql, {base}, gated_s) == (int(change == "none"), False)
     assert updates.send(sql, (), gated_s) == (int(change != "none"), False)
+
+
+def test_bases_in_later_blocks(fresh_store, migrate_store, new_row):
+    """The latest versions of a row are looked up in the first blocks, and known in later ones."""
+    row, count = new_row(), 450
+    fresh_store.put_cells([NewCell(row, "A", n, {"id": "x" * 50, "n": n}) for n in range(count)], codec="legacy")
+    migrate.run(migrate_store, HISTORY)
+    for (_, column, n), cell in cells_of(fresh_store).items():
+        is_whole = n == count - 1 or is_keyframe(row.bytes, column, n)
+        assert is_delta(cell.body) is not is_whole
+        assert is_whole or base_of(cell.body) == min(expected_base(row.bytes, column, n), count - 1)
 
 
 @pytest.mark.guarantee("history-exact")
