@@ -35,6 +35,14 @@ _MOST_OF_WHOLE: Final = 0.8
 _SMALL_SHARE: Final = 1 / 8
 """Size of a delta, compared to the payload, up to which the whole body is not compressed for that comparison."""
 
+_BYTES_PER_VALUE: Final = 0.7
+"""Least size of a whole body for each distinct byte of its payload, unless it is compressed with a dictionary.
+
+The first one of each is a literal. Codes for n of them take n log2(n) bits, and each block of deflate with codes of its
+own has a header of 29 bits or more, which comes to 5.7 bits each at least; a block of zstd has a longer header.
+"""
+
+_VALUES_SEARCHED: Final = 256
 _KEYS_PER_SELECT: Final = 100
 _PAIRS_PER_SELECT: Final = 50
 _HIGHER_VERSIONS: Final = 8 * KEYFRAME_INTERVAL
@@ -142,6 +150,9 @@ class History:
 
     def _is_short(self, delta: bytes, payload: Payload, whole: bytes | Conversion) -> bool:
         if len(delta) <= _SMALL_SHARE * len(payload):
+            return True
+        least = 0 if self._codec.dictionary else _BYTES_PER_VALUE * len(set(payload[:_VALUES_SEARCHED]))
+        if len(delta) <= _MOST_OF_WHOLE * least:
             return True
         try:
             stored = _stored_delta(whole)
