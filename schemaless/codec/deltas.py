@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zstandard
 
@@ -76,10 +76,22 @@ _CONTENT_CHECKSUM_BYTES: Final = 4
 
 
 class _State(threading.local):
-    """A decompressor for each thread. Creating one takes several times as long as decompressing a delta."""
+    """Contexts of each thread. Creating one takes several times as long as using it: zstd executes CPUID thrice."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
+        self._compressor = zstandard.ZstdCompressor()
+        self._of: tuple[Payload, zstandard.ZstdCompressionParameters] | None = None
+
+    def compressor(
+        self, base_payload: Payload, parameters: zstandard.ZstdCompressionParameters
+    ) -> zstandard.ZstdCompressor:
+        """Return the last compressor if it has the same base and parameters, else a new one."""
+        if self._of is None or self._of[0] is not base_payload or self._of[1] is not parameters:
+            raw = _raw(base_payload)
+            self._compressor = zstandard.ZstdCompressor(dict_data=raw, compression_params=parameters)
+            self._of = base_payload, parameters
+        return self._compressor
 
 
 _STATE: Final = _State()
@@ -91,8 +103,7 @@ Version = tuple[Any, int]
 _NO_MEMORY: Final = "not enough memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """The parts of a delta.
 
     Attributes:
@@ -198,8 +209,7 @@ def encode_delta(serializer: Serializer, payload: Payload, base: int, base_paylo
         return None
     sizes = len(payload).bit_length(), len(base_payload).bit_length()
     parameters = _parameters(*sizes, max(_WINDOW_LOG_MIN, pair_bytes.bit_length()))
-    compressor = zstandard.ZstdCompressor(dict_data=_raw(base_payload), compression_params=parameters)
-    frame = compressor.compress(payload)
+    frame = _STATE.compressor(base_payload, parameters).compress(payload)
     return enveloped(serializer.id << 4 | DELTA, base.to_bytes(_BASE_BYTES, "big") + frame)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
@@ -45,8 +44,7 @@ class Recoded(NamedTuple):
     unchanged: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(NamedTuple):
     """A stored body's document in the form that a codec stores, not compressed yet.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Final
 
 from schemaless.base.parts import grouped, parts
@@ -122,7 +123,8 @@ class History:
             VerificationFailed: a delta does not give the document back. Nothing of the block is stored.
         """
         made: dict[Place, tuple[bytes, Place | None]] = {}
-        for place, base in self._bases.items():
+        # By base, since the compressor of one is used for all deltas against it.
+        for place, base in sorted(self._bases.items(), key=itemgetter(1)):
             stored = _stored_delta(self._whole[place])
             if stored is not None and base_of(stored) == base[2]:
                 continue

@@ -326,6 +326,18 @@ def test_a_packed_payload_that_looks_like_a_dictionary_is_raw_content(engine: En
     assert isinstance(delta_of(body), Delta)
 
 
+def test_deltas_against_one_base_have_the_bytes_of_a_single_one(engine: Engine) -> None:
+    """They share a compressor, which a base of the same bytes elsewhere in memory does not."""
+    chance = random.Random(1)
+    for length in (3, 30, 3_000):
+        base = engine.msgpack.dumps([chance.randrange(10**6) for _ in range(length)])
+        for n in range(20):
+            payload = engine.msgpack.dumps([*range(n), *engine.msgpack.loads(base)[n % 3 :]])
+            single = encode_delta(engine.msgpack, payload, 9, bytes(bytearray(base)))
+            assert encode_delta(engine.msgpack, payload, 9, base) == single
+            assert encode_delta(engine.msgpack, payload, 9, base) == single
+
+
 def test_threads_decode_deltas_of_a_page():
     """The payloads that are kept are shared; here they exceed what is kept."""
     dumps, long, most = ENGINE.msgpack.dumps, "x" * 1_000_000, 40
