@@ -310,20 +310,20 @@ class _ShardWork:
         ``payloads`` are those of earlier blocks.
         """
         converted: dict[Place, Conversion] = {}
-        for cell in block.cells:
+        places = [place_of(cell) for cell in block.cells]
+        for cell, place in zip(block.cells, places, strict=True):
             try:
                 body = whole_body(cell.body, self._dictionaries) if self._spec.history is False else cell.body
                 found = convert(body, self._codec, dictionaries=self._dictionaries)
             except PER_CELL_ERRORS as error:
                 _leave(block, cell, error)
             else:
-                converted[place_of(cell)] = found
+                converted[place] = found
         deltas: Mapping[Place, tuple[bytes, Place | None]] = {}
         if block.latest:
             deltas = History(self._internals, self._shard, self._codec, converted, block.latest, payloads).deltas()
         changes = []
-        for cell in block.cells:
-            place = place_of(cell)
+        for cell, place in zip(block.cells, places, strict=True):
             if place in deltas:
                 changes.append(Change(cell, digest_of(cell.body), deltas[place][0], base=deltas[place][1]))
             elif place in converted and converted[place].stored is cell.body:

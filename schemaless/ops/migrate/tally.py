@@ -96,7 +96,9 @@ class ShardTally:
 
     def column(self, name: str) -> Tally:
         """Return the tally of a column, adding one if needed."""
-        return self.columns.setdefault(name, Tally())
+        if name not in self.columns:
+            self.columns[name] = Tally()
+        return self.columns[name]
 
     def total(self) -> Tally:
         """Return the sum over all columns."""
