@@ -186,7 +186,8 @@ class ColdBodies:
     def _target(self) -> Target:
         target = self._targets.get(os.getpid())
         if target is None or self._may_have_moved:
-            load_cold()
+            runtime = self._shards.runtime
+            runtime.blocking(load_cold)  # importing pyarrow takes a second
             name = self._shards.topology.name
             try:
                 store = self._settings.store()
@@ -203,7 +204,7 @@ class ColdBodies:
                     f"the catalog says that the cold store of {name} is {store.uri}, which is not below {prefix}, as "
                     f"{PREFIX_VARIABLE} demands"
                 )
-            target = self._targets[os.getpid()] = open_target(store.uri)
+            target = self._targets[os.getpid()] = runtime.blocking(partial(open_target, store.uri))
             self._may_have_moved = False
         return target
 

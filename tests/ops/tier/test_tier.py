@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sys
@@ -14,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import schemaless
+import schemaless.aio
 from schemaless import ColdStoreUnavailable, InvalidInput, NewCell, NewStoredCell
 from schemaless.cell import CellKey
 from schemaless.codec.deltas import encode_delta
@@ -76,6 +78,27 @@ def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_st
     assert (counted.total.cells, counted.total.cold_cells) == (len(cells), len(cold))
     assert counted.total.cold_text_bytes == sum(len(exact_text(before[key])[0]) for key in cold)
     assert counted.columns["HOT"].cold_cells == 0
+
+
+def test_the_asyncio_client_imports_pyarrow_outside_the_loop(cells, migrate_store, spec, fresh_url, monkeypatch):
+    """The import takes a second, so the loop's thread must not do it at the first read of a cold cell."""
+    TIER.run(migrate_store, spec)
+    importers = []
+
+    class Finder:
+        def find_spec(self, name, path, target=None):
+            if name == "pyarrow":
+                importers.append(threading.current_thread())
+
+    async def read():
+        async with await schemaless.aio.connect(fresh_url) as store:
+            return {key: (await store.get_cell(*key)).body for key in list(cells)[:3]}
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "pyarrow")
+    assert asyncio.run(read()) == {key: cells[key] for key in list(cells)[:3]}
+    assert importers
+    assert threading.current_thread() not in importers
 
 
 def test_a_second_run_finds_nothing(cells, migrate_store, spec, cold_folder):
