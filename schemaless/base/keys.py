@@ -42,8 +42,8 @@ def row_key_bytes(row_key: RowKey) -> bytes:
         shown = repr(row_key if len(row_key) <= 24 else row_key[:24] + b"...")
         raise InvalidCell(f"row_key must be 16 bytes, got {len(row_key)}: {shown}; pass uuid.bytes, not its text")
     raise InvalidCell(
-        f"row_key must be a uuid.UUID or 16 bytes, got {type(row_key).__name__}: {_short(row_key)}; "
-        "parse text with uuid.UUID(text)"
+        f"row_key must be a uuid.UUID or 16 bytes, got {type(row_key).__name__}: {_short(row_key)}"
+        + ("; parse text with uuid.UUID(text)" if isinstance(row_key, str) else "")
     )
 
 

@@ -88,7 +88,8 @@ def test_put_after_reencoding_is_still_the_same_cell(store, row):
     ("arguments", "complaint"),
     [
         ((b"short", "BASE", 1), "row_key must be 16 bytes, got 5"),
-        (("71f0c4d2-2918-44cc-a2df-000000000001", "BASE", 1), "row_key must be a uuid.UUID or 16 bytes, got str"),
+        (("71f0c4d2-2918-44cc-a2df-000000000001", "BASE", 1), "got str: .*; parse text with uuid.UUID"),
+        ((None, "BASE", 1), "row_key must be a uuid.UUID or 16 bytes, got NoneType: None$"),
         ((uuid.UUID(int=1), "", 1), "column_name must be 1 to 64"),
         ((uuid.UUID(int=1), "a b", 1), "column_name"),
         ((uuid.UUID(int=1), "ü", 1), "column_name"),
