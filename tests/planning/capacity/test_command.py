@@ -128,6 +128,8 @@ def test_sizes_are_shown_in_binary_units_on_request(capsys, place):
         (["--disk", "1XB"], "'1XB': the unit must be B, kB, MB, GB, TB, PB"),
         (["--disk", "-1TB"], "'-1TB' is not a size; write, for example"),
         (["--disk", "much"], "'much' is not a size"),
+        (["--disk", "1,5TB"], "'1,5TB' is not a size"),
+        (["--documents-per-day", "1,00"], "'1,00' is not a number of 0 or more"),
         (["--disk", "nan"], "'nan' is not a size"),
         (["--disk", "9e400GB"], "'9e400GB' is too large to calculate with"),
         (["--disk", "0"], "disk_bytes_per_host must be 1 byte or more, got 0"),
