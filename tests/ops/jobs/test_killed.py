@@ -174,7 +174,7 @@ class Cases:
         return replace(case, cold=sum(key.column_name == "LOG" for key, _, _ in before.values()))
 
     def _recall(self, rows: list[uuid.UUID], before: Cells) -> Case:
-        complete(self._store, self._url, self._tier(rows, before).job.job_id)
+        run_job(self._url, self._tier(rows, before).job.job_id)
         bodies = {place: recode(body).body for place, (key, body, _) in before.items() if key.column_name == "LOG"}
         expected = {place: (key, bodies.get(place, body), at) for place, (key, body, at) in before.items()}
         return self._job(RECALL, RecallSpec(), None, expected)
@@ -182,7 +182,7 @@ class Cases:
     def _sweep(self, rows: list[uuid.UUID], before: Cells) -> Case:
         recalled = self._recall(rows, before)
         assert recalled.job is not None
-        complete(self._store, self._url, recalled.job.job_id)
+        run_job(self._url, recalled.job.job_id)
         return self._job(SWEEP, SweepSpec(), None, recalled.expected)
 
     def _erase(self, rows: list[uuid.UUID], before: Cells) -> Case:
