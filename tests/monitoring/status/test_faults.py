@@ -112,6 +112,7 @@ def session(server: LocalServer, *statements: str) -> Iterator[int]:
 @pytest.mark.twice
 def test_a_healthy_cluster_is_written_at_most_once_a_second_however_many_watch(watched, replicated):
     """Nothing is reported; the row is replaced, not added to; without the probe, nothing is written."""
+    sql(replicated, "DELETE FROM beats_heartbeat.heartbeat_token WHERE writer='heartbeat'")
     _, _, before = collected(watched, probe=False)
     count = "SELECT COUNT(*) FROM beats_heartbeat.heartbeat_token WHERE writer='heartbeat'"
     assert (before, sql(replicated, count)[0][0]) == ([], 0)
