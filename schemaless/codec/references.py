@@ -107,6 +107,8 @@ def has_text_of(body: bytes, other: bytes, dictionaries: Dictionaries = NO_DICTI
 
 def same_stored_document(one: StoredCell, other: StoredCell, dictionaries: Dictionaries) -> bool:
     """Return whether two cells have the same document, or the same bytes if one cannot be decoded; no file is read."""
+    if one.erased or other.erased:
+        return one.body == other.body
     try:
         if is_reference(one.body) or is_reference(other.body):
             return has_text_of(one.body, other.body, dictionaries)
