@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from itertools import islice
 
@@ -11,6 +12,7 @@ from schemaless import NewStoredCell
 from schemaless.base.events import Advanced, only, together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.ops.migrate.verify import Fault, check
+from schemaless.store.cold.targets import MARKER
 from schemaless.store.internals import internals_of
 from tests.cold import ColdFolder
 
@@ -174,10 +176,13 @@ def test_check_looks_at_references_without_their_files(fresh_store, new_row, by_
     folder = ColdFolder(fresh_store, by_hand(fresh_store), tmp_path / "cold")
     folder.freeze([(row, "BASE", 1) for row in rows[:10]])
     (tmp_path / "cold").rename(tmp_path / "away")
+    (tmp_path / "cold").mkdir()
+    shutil.copy(tmp_path / "away" / MARKER, tmp_path / "cold")
     report = check(fresh_store)
 
     assert (report.faults, report.by_codec["cold"], report.cells) == ({}, 10, 20)
     assert check(fresh_store, cold=True).faults == {"ColdBodyMissing": 10}
+    shutil.rmtree(tmp_path / "cold")
     (tmp_path / "away").rename(tmp_path / "cold")
     assert check(fresh_store, cold=True).faults == {}
     shard = fresh_store.shard_of(rows[0])
