@@ -138,7 +138,8 @@ def members(owner: type) -> Iterator[str]:
         yield f"#### {owner.__name__}.{name}\n"
         if inspect.isfunction(value):
             yield signature(name, value)
-        yield from described(value.__doc__ or "")
+        # The page says for all asynchronous methods what help() says for each.
+        yield from described((value.__doc__ or "").partition("\n\nArguments, results and errors are those of")[0])
 
 
 def alias(name: str) -> str:

@@ -75,7 +75,8 @@ def _like(method: Callable[..., Any], call: T) -> T:
     made: Any = functools.wraps(method)(call)  # type: ignore[arg-type]
     # The rest of the docstring has examples of synchronous calls.
     made.__qualname__ = f"Async{method.__qualname__}"
-    made.__doc__ = (method.__doc__ or "").partition("\n\n")[0]
+    summary = (method.__doc__ or "").partition("\n\n")[0]
+    made.__doc__ = f"{summary}\n\nArguments, results and errors are those of ``{method.__qualname__}``."
     return made  # type: ignore[no-any-return]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 import ssl
 import subprocess
@@ -62,6 +63,12 @@ def test_many_tasks_share_few_connections(fresh_url: str, new_row: Callable[[], 
             assert {len(pool.idle) for pool in pools._pools.values()} == {2}
 
     run(main())
+
+
+def test_help_names_the_method_that_describes_the_arguments() -> None:
+    """The docstrings of the asynchronous methods have only a summary."""
+    described = inspect.getdoc(schemaless.aio.AsyncDatastore.append_cell) or ""
+    assert described.endswith("Arguments, results and errors are those of ``Datastore.append_cell``.")
 
 
 @pytest.mark.mysql
