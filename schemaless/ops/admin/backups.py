@@ -103,6 +103,11 @@ def plan(store: Datastore, tool: Tool, folder: str) -> list[Step]:
         files.append(f"{folder}/catalog.sql")
         is_mariadb = catalog.run(lambda connection: connection.is_mariadb)
         steps.append(Step("The catalog.", (_dump(catalog.node, store.name, files[-1], mariadb=is_mariadb),)))
+    cold = internals.cold.store()
+    if cold is not None:
+        # The path of a folder may have several lines.
+        where = f"those in {cold.uri!r}, where unused ones are deleted after {cold.keep_days:,} days"
+        steps.append(Step(f"Cold files are not included. The backup needs {where}.", ()))
     expected = "" if tool == "dump" else f" --datastore {store.name} --shards {store.shard_count}"
     check = f"schemaless backup check {' '.join(map(shlex.quote, files))}{expected}"
     if tool == "dump" or all(cluster.primary.socket is not None for cluster in topology.clusters):

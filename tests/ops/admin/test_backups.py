@@ -6,10 +6,12 @@ The files of xtrabackup are made up as its documentation describes them; those o
 from __future__ import annotations
 
 import gzip
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import schemaless
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import faults, plan, read_dump
@@ -233,3 +235,15 @@ def test_the_catalog_is_last_and_jobs_that_rename_tables_wait(fresh_store, migra
     assert all("--prepare --target-dir=/b/cluster-" in step.commands[1] for step in files[1:-1])
     assert str(clusters[0].primary) in files[-2].commands[0], "the catalog is on the first cluster"
     assert f" --datastore {fresh_store.name} --shards {fresh_store.shard_count}" in files[-1].commands[0]
+
+
+@pytest.mark.mysql
+def test_a_plan_names_the_cold_files_that_it_does_not_copy(fresh_store, admin_url, tmp_path):
+    """Otherwise a complete backup lacks the documents of cold cells."""
+    with schemaless.connect(admin_url) as admin:
+        internals_of(admin).cold.set_store(str(tmp_path), 90)
+    for tool, folder in (("dump", "b"), *((tool, "/b") for tool in ("clone", "mariadb-backup"))):
+        with suppress(InvalidInput):  # one of the tools does not fit the server
+            step = plan(fresh_store, tool, folder)[-2]
+            assert f"needs those in '{tmp_path}', where unused ones are deleted after 90 days" in step.what
+            assert step.commands == ()
