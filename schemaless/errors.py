@@ -554,7 +554,7 @@ class ColdStoreUnavailable(SchemalessError):
     retryable = True
 
     def __init__(self, uri: str, problem: str) -> None:
-        super().__init__(f"the cold store {uri} cannot be read: {problem}. Documents in the database can be; retry")
+        super().__init__(f"the cold store {uri} cannot be used: {problem}. Hot documents can be; retry")
         self.uri = uri
 
 

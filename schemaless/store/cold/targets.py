@@ -120,7 +120,10 @@ def check_marked(target: Target) -> None:
         try:
             target.read(MARKER)
         except FileNotFoundError as error:
-            problem = f"it does not have {MARKER}, which 'schemaless tier store' has written, as if it were not mounted"
+            problem = (
+                f"it does not have {MARKER}, as if it were not mounted; if the cold files are there, put an empty "
+                "object of that name beside their folders"
+            )
             raise ColdStoreUnavailable(target.uri, problem) from error
 
 

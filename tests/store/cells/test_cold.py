@@ -452,7 +452,7 @@ def test_a_store_that_cannot_be_read_is_no_server_that_is_down(store, row, new_r
     elsewhere.write_text("not a folder")
     root.execute(set_place % (name, str(elsewhere).encode()))
     with forgetful(store) as other:
-        with pytest.raises(ColdStoreUnavailable, match="cannot be read") as caught:
+        with pytest.raises(ColdStoreUnavailable, match="cannot be used") as caught:
             other.get_cell(row, "BASE", 1)
         assert caught.value.retryable
         assert other.get_cell(row, "BASE", COUNT).body == document(COUNT)

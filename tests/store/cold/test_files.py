@@ -34,9 +34,13 @@ def test_the_cold_store_keeps_its_incarnation(admin, tmp_path):
     assert settings.store() is None
     settings.set_store(places[0], 30)
     first = settings.store()
-    with pytest.raises(ColdStoreUnavailable, match="not mounted"):
+    with pytest.raises(ColdStoreUnavailable, match="put an empty object of that name beside") as caught:
         settings.set_store(places[1], 0, marked=True)
     assert settings.store() == first
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "schemaless-cold-store").touch()
+    assert "does not have schemaless-cold-store," in str(caught.value)
+    settings.set_store(places[1], 0, marked=True)
     settings.set_store(places[1], 0)
     settings.set_store(places[1], 1, marked=True)
     second = settings.store()
