@@ -7,9 +7,11 @@ report is then calculated as for one datastore, even for disks that several data
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from schemaless.base.type_variables import T
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.basis import Collected
 from schemaless.planning.capacity.measurement import CodecTrials, Measurement, qualified
@@ -42,86 +44,70 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
         for name, part in parts.items()
         for note in (*part.notes, *note_on_other_tables(part.measurements))
     ]
-    trials = {name: part.measurements[-1] for name, part in parts.items()}
-    tried = {
-        engine: _joined_trials(
-            {
-                name: replace(newest, trials=newest.trials.engines[engine])
-                for name, newest in trials.items()
-                if engine in newest.trials.engines
-            }
-        )
-        for engine in {engine for newest in trials.values() for engine in newest.trials.engines}
-    }
-    newest = replace(_joined(newest_ones, until), trials=replace(_joined_trials(trials), engines=tried))
+    trials = _joined_trials({name: part.measurements[-1] for name, part in parts.items()})
+    newest = replace(_joined(newest_ones, until), trials=trials)
     return Collected(
         (*_by_day(earlier, len(parts)), newest),
         tuple(notes),
         tuple(f"{name}: {change}" for name, part in parts.items() for change in part.changes),
-        {qualified(name, column): policy for name, part in parts.items() for column, policy in part.policies.items()},
-        {qualified(name, column): days for name, part in parts.items() for column, days in part.tiers.items()},
-        {qualified(name, cluster): engine for name, part in parts.items() for cluster, engine in part.engines.items()},
+        *(
+            _merged({name: getattr(part, each) for name, part in parts.items()})
+            for each in ("policies", "tiers", "engines")
+        ),
     )
 
 
 def _joined_trials(measurements: Mapping[str, Measurement]) -> CodecTrials:
     """Join the trials of different datastores, with the file lengths predicted for each measurement."""
-    trials = {name: measurement.trials for name, measurement in measurements.items()}
-    return CodecTrials(
-        columns=tuple(
-            replace(trial, column_name=qualified(name, trial.column_name))
-            for name, of_store in trials.items()
-            for trial in of_store.columns
-        ),
-        history=tuple(
-            replace(trial, column_name=qualified(name, trial.column_name))
-            for name, of_store in trials.items()
-            for trial in of_store.history
-        ),
-        dictionaries=tuple(
-            replace(trial, column_name=qualified(name, trial.column_name))
-            for name, of_store in trials.items()
-            for trial in of_store.dictionaries
-        ),
-        units={},
-        disk_per_body={
-            qualified(name, column): size
-            for name, of_store in trials.items()
-            for column, size in of_store.disk_per_body.items()
-        },
-        files={
-            (qualified(name, cluster), codec): size
-            for name, measurement in measurements.items()
-            for (cluster, codec), size in predicted(measurement).items()
-        },
-        file_share={
-            qualified(name, column): share
-            for name, of_store in trials.items()
-            for column, share in of_store.file_share.items()
-        },
-        superseded={
-            (qualified(name, column), kept): share
-            for name, of_store in trials.items()
-            for (column, kept), share in of_store.superseded.items()
-        },
+    trials = {name: replace(each.trials, files=predicted(each)) for name, each in measurements.items()}
+    joined: dict[str, Any] = {"units": {}}
+    for part in ("columns", "history", "dictionaries"):
+        joined[part] = tuple(
+            each for name, of_store in trials.items() for each in _qualified(name, getattr(of_store, part))
+        )
+    for part in ("disk_per_body", "files", "file_share", "superseded"):
+        joined[part] = _merged({name: getattr(of_store, part) for name, of_store in trials.items()})
+    joined["engines"] = {
+        engine: _joined_trials(
+            {
+                name: replace(measurement, trials=measurement.trials.engines[engine])
+                for name, measurement in measurements.items()
+                if engine in measurement.trials.engines
+            }
+        )
+        for engine in {engine for of_store in trials.values() for engine in of_store.engines}
+    }
+    return CodecTrials(**joined)
+
+
+def _merged(parts: Mapping[str, Mapping[Any, T]]) -> dict[Any, T]:
+    """Merge values by cluster or column, or by tuples that begin with one, of different datastores."""
+    return {
+        qualified(name, key) if isinstance(key, str) else (qualified(name, key[0]), *key[1:]): value
+        for name, part in parts.items()
+        for key, value in part.items()
+    }
+
+
+def _qualified(name: str, items: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values with the qualified names of their clusters and columns."""
+    return tuple(
+        replace(
+            item,
+            **{
+                part: qualified(name, getattr(item, part)) for part in ("cluster", "column_name") if hasattr(item, part)
+            },
+        )
+        for item in items
     )
 
 
 def _renamed(name: str, measurement: Measurement) -> Measurement:
-    return replace(
-        measurement,
-        datastore=name,
-        groups=tuple(
-            replace(group, cluster=qualified(name, group.cluster), column_name=qualified(name, group.column_name))
-            for group in measurement.groups
-        ),
-        growth=tuple(
-            replace(intake, cluster=qualified(name, intake.cluster), column_name=qualified(name, intake.column_name))
-            for intake in measurement.growth
-        ),
-        clusters=tuple(replace(space, cluster=qualified(name, space.cluster)) for space in measurement.clusters),
-        notes=tuple(f"{name}: {note}" for note in measurement.notes),
-    )
+    notes = tuple(f"{name}: {note}" for note in measurement.notes)
+    parts: dict[str, Any] = {
+        part: _qualified(name, getattr(measurement, part)) for part in ("groups", "growth", "clusters")
+    }
+    return replace(measurement, datastore=name, notes=notes, **parts)
 
 
 def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measurement]:
@@ -147,21 +133,19 @@ def _by_day(measurements: Sequence[Measurement], datastores: int) -> list[Measur
 
 def _joined(measurements: Sequence[Measurement], until: datetime.datetime) -> Measurement:
     """Join measurements of different datastores, leaving out the measured days after ``until``."""
-    return replace(
-        measurements[0],
-        taken_at=until,
-        datastore=" and ".join(measurement.datastore for measurement in measurements),
-        shard_count=sum(measurement.shard_count for measurement in measurements),
-        groups=tuple(group for measurement in measurements for group in measurement.groups),
-        growth=tuple(
-            intake
-            for measurement in measurements
-            for intake in measurement.growth
-            if intake.day <= until.date() or intake.day > measurement.taken_at.date()
-        ),
-        clusters=tuple(space for measurement in measurements for space in measurement.clusters),
-        notes=tuple(note for measurement in measurements for note in measurement.notes),
-        rows_read=sum(measurement.rows_read for measurement in measurements),
-        pages_read=sum(measurement.pages_read for measurement in measurements),
-        seconds=sum(measurement.seconds for measurement in measurements),
+    joined: dict[str, Any] = {
+        part: tuple(each for measurement in measurements for each in getattr(measurement, part))
+        for part in ("groups", "clusters", "notes")
+    }
+    joined |= {
+        part: sum(getattr(measurement, part) for measurement in measurements)
+        for part in ("shard_count", "rows_read", "pages_read", "seconds")
+    }
+    growth = tuple(
+        intake
+        for measurement in measurements
+        for intake in measurement.growth
+        if intake.day <= until.date() or intake.day > measurement.taken_at.date()
     )
+    datastore = " and ".join(measurement.datastore for measurement in measurements)
+    return replace(measurements[0], taken_at=until, datastore=datastore, growth=growth, **joined)
