@@ -403,57 +403,51 @@ def _days_text(days: float) -> str:
 
 
 def _rows(variants: list[_Variant]) -> list[list[str]]:
-    now = variants[0].ranges
-
-    def row(name: str, value: Callable[[_Variant], Interval], text: Callable[[float], str]) -> list[str]:
-        return [name, *(_range_text(value(variant), text) for variant in variants)]
-
-    def same(name: str, text: str) -> list[str]:
-        return [name, *(text for _ in variants)]
-
-    rows = [same("documents a day", _range_text(now.documents_per_day, _number))]
-    if now.growth_share_per_year != ZERO:
-        growth = _range_text(now.growth_share_per_year, _percent)
-        rows.append(same("growth a year", f"{growth} {now.growth_kind}"))
-    if any(variant.body_bytes for variant in variants):
-        rows.append(
-            ["body", *(_range_text(variant.body_bytes, _number) if variant.body_bytes else "" for variant in variants)]
-        )
-    rows += [
-        row("bytes a document", lambda variant: variant.ranges.bytes_per_document, _number),
-        same("copies", str(now.copies)),
-        row("written a day", lambda variant: variant.outlook.bytes_per_day, bytes_text),
-    ]
-    if now.retention_days is not None:
-        rows.append(same("deleted after", f"{number_text(now.retention_days)} days"))
-    rows += [
-        same("hosts", f"{now.hosts:,}"),
-        same("disk of a host", _range_text(now.disk_bytes_per_host, bytes_text)),
-        same("overhead", _range_text(now.overhead_share, _percent)),
-        row("room for cells", lambda variant: variant.outlook.usable_bytes, bytes_text),
-    ]
-    price = variants[0].price_per_tb
-    if price is not None:
-        rows.append(
-            [
-                f"a month at {number_text(price)} per TB",
-                *(_range_text(variant.price_per_month or ZERO, "{:,.2f}".format) for variant in variants),
-            ]
-        )
-    if now.stored_bytes != ZERO:
-        rows.append(same("stored at the start", _range_text(now.stored_bytes, bytes_text)))
-    rows.append(row("days until full", lambda variant: variant.outlook.days_until_full, day_count_text))
-    ats = [variant.outlook.at for variant in variants if variant.outlook.at is not None]
-    if ats:
-        after = f"{number_text(ats[0].days)} days"
-        rows += [
-            [f"hosts for {after}", *(_range_text(at.hosts_needed, lambda count: f"{count:,}") for at in ats)],
-            [f"headroom after {after}", *(_range_text(at.headroom_share, _whole_percent) for at in ats)],
-        ]
-    return rows
+    """Return the rows of the table, without those that are empty in every column."""
+    price, at = variants[0].price_per_tb, variants[0].outlook.at
+    after = "" if at is None else f"{number_text(at.days)} days"
+    rows: dict[str, Callable[[_Variant], str]] = {
+        "documents a day": lambda each: _range_text(each.ranges.documents_per_day, _number),
+        "growth a year": lambda each: _growth_text(each.ranges),
+        "body": lambda each: _range_text(each.body_bytes, _number),
+        "bytes a document": lambda each: _range_text(each.ranges.bytes_per_document, _number),
+        "copies": lambda each: str(each.ranges.copies),
+        "written a day": lambda each: _range_text(each.outlook.bytes_per_day, bytes_text),
+        "deleted after": lambda each: (
+            f"{number_text(days)} days" if (days := each.ranges.retention_days) is not None else ""
+        ),
+        "hosts": lambda each: f"{each.ranges.hosts:,}",
+        "disk of a host": lambda each: _range_text(each.ranges.disk_bytes_per_host, bytes_text),
+        "overhead": lambda each: _range_text(each.ranges.overhead_share, _percent),
+        "room for cells": lambda each: _range_text(each.outlook.usable_bytes, bytes_text),
+        f"a month at {number_text(price or 0)} per TB": lambda each: _range_text(
+            each.price_per_month, "{:,.2f}".format
+        ),
+        "stored at the start": lambda each: _range_text(_unless_zero(each.ranges.stored_bytes), bytes_text),
+        "days until full": lambda each: _range_text(each.outlook.days_until_full, day_count_text),
+        f"hosts for {after}": lambda each: _range_text(_at(each, "hosts_needed"), "{:,}".format),
+        f"headroom after {after}": lambda each: _range_text(_at(each, "headroom_share"), _whole_percent),
+    }
+    texts = {name: [text(each) for each in variants] for name, text in rows.items()}
+    return [[name, *row] for name, row in texts.items() if any(row)]
 
 
-def _range_text(values: Interval, text: Callable[[float], str]) -> str:
+def _at(variant: _Variant, name: str) -> Interval | None:
+    return getattr(variant.outlook.at, name, None)
+
+
+def _growth_text(ranges: Ranges) -> str:
+    growth = _unless_zero(ranges.growth_share_per_year)
+    return "" if growth is None else f"{_range_text(growth, _percent)} {ranges.growth_kind}"
+
+
+def _unless_zero(values: Interval) -> Interval | None:
+    return None if values == ZERO else values
+
+
+def _range_text(values: Interval | None, text: Callable[[float], str]) -> str:
+    if values is None:
+        return ""
     ends = [text(value) for value in values]
     return ends[1] if ends[0] == ends[2] else f"{ends[1]} ({ends[0]} to {ends[2]})"
 
