@@ -117,40 +117,6 @@ class LoadOutcome:
     failures: list[tuple[int, str]] = field(default_factory=list)
 
 
-class LineConflict(CellConflict):
-    """A line's cell already exists with a different document; the message names the line."""
-
-    def __init__(self, conflict: CellConflict, where: str) -> None:
-        super().__init__(conflict.stored, conflict.shard)
-        self.where = where
-
-    def __str__(self) -> str:
-        return f"{self.where}: {super().__str__()}, or skip such lines with --keep-going"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (CellConflict(self.stored, self.shard), self.where)
-
-
-class LineDamaged(CorruptBody):
-    """A line's cell exists, but its stored body does not decode; the message names the line."""
-
-    def __init__(self, damage: CorruptBody, where: str) -> None:
-        super().__init__(damage.message)
-        self.key: CellKey | None = damage.key
-        self.shard: int | None = damage.shard
-        self.damage = damage
-        self.where = where
-
-    def __str__(self) -> str:
-        return (
-            f"{self.where}: stored {super().__str__()}; so the line cannot be compared with it. 'schemaless check' "
-            "lists all such cells; skip such lines with --keep-going"
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.damage, self.where)
-
-
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A line and its cell.
@@ -218,17 +184,22 @@ def load(
     outcome = LoadOutcome()
 
     def fail(number: int, error: SchemalessError, text: bytes) -> None:
-        if not keep_going:
-            if isinstance(error, CellConflict):
-                raise LineConflict(error, f"{source}, line {number}") from error
-            if isinstance(error, CorruptBody) and error.key is not None:
-                raise LineDamaged(error, f"{source}, line {number}") from error
-            raise InvalidInput(
-                f"{source}, line {number}: {error}. The lines before it have been loaded; correct the line and run the "
-                "same command again, or skip such lines with --keep-going"
-            ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
+        if not keep_going:
+            where = f"{source}, line {number}"
+            if isinstance(error, CellConflict):
+                error.args = (f"{where}: {message}, or skip such lines with --keep-going",)
+                raise error
+            if damaged:
+                raise CorruptBody(
+                    f"{where}: {message}; so the line cannot be compared with it. 'schemaless check' lists all such "
+                    "cells; skip such lines with --keep-going"
+                ) from error
+            raise InvalidInput(
+                f"{where}: {message}. The lines before it have been loaded; correct the line and run the same command "
+                "again, or skip such lines with --keep-going"
+            ) from error
         outcome.reasons[_reason(error, message)] += 1
         if not keep_text:
             outcome.failures.append((number, message))
