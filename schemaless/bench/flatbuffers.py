@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from schemaless.bench.members import Field, Packer, Unpacker, comment, records, unchanged
@@ -15,13 +16,14 @@ from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
-# kind: (name in the schema, width in bytes, struct format of a vector element)
+# kind: (name in the schema, name of the library's flags)
 _SCALARS: Final = {
-    "bool": ("bool", 1, "?"),
-    "i32": ("int", 4, "i"),
-    "i64": ("long", 8, "q"),
-    "float": ("double", 8, "d"),
+    "bool": ("bool", "BoolFlags"),
+    "i32": ("int", "Int32Flags"),
+    "i64": ("long", "Int64Flags"),
+    "float": ("double", "Float64Flags"),
 }
+_OFFSET_BYTES: Final = 4
 
 
 def schema_text(root: Record) -> str:
@@ -30,10 +32,11 @@ def schema_text(root: Record) -> str:
     for record, fields in records(root, wrap_lists=False):
         lines.append(f"table {record.name} {{")
         for field in fields:
-            kind = field.type.name if isinstance(field.type, Record) else _scalar_name(field.type)
+            kind = _kind(field.type)
+            kind = "string" if kind == "str" else _SCALARS.get(kind, (kind,))[0]
             kind = f"[{kind}]" if field.repeated else kind
             unset = " = null" if _nullable(field) else ""
-            need = " (required)" if field.certain and (field.repeated or _is_offset(field)) else ""
+            need = " (required)" if field.certain and _is_outside(field) else ""
             lines.append(f"  {field.name}:{kind}{unset}{need};{comment(field)}")
         lines.extend(("}", ""))
     return "\n".join([*lines, f"root_type {root.name};", ""])
@@ -72,26 +75,17 @@ class _Library:
         self.builder_type = needed("flatbuffers.builder", "flatbuffers").Builder
         self._table = needed("flatbuffers.table", "flatbuffers").Table
         numbers = needed("flatbuffers.number_types", "flatbuffers")
-        self._flags = {
-            "bool": numbers.BoolFlags,
-            "i32": numbers.Int32Flags,
-            "i64": numbers.Int64Flags,
-            "float": numbers.Float64Flags,
-        }
+        self._flags = {kind: getattr(numbers, flags) for kind, (_, flags) in _SCALARS.items()}
 
     def writer(
         self, fields: list[Field], writers: Mapping[str, Callable[[Any, dict[str, Any]], int]]
     ) -> Callable[[Any, dict[str, Any]], int]:
         """Return a function that writes a table: first the objects it references, then the table."""
-        before = [
-            (field.name, self._outside(field, writers)) for field in fields if field.repeated or _is_offset(field)
-        ]
+        before = [(field.name, self._outside(field, writers)) for field in fields if _is_outside(field)]
         plan: list[tuple[int, str, Any, int | None]] = []
         for place, field in enumerate(fields):
-            if field.repeated or isinstance(field.type, Record) or field.type.kind == "str":
-                plan.append((place, field.name, None, 0))
-            else:
-                plan.append((place, field.name, self._flags[_kind(field.type)], None if _nullable(field) else 0))
+            flags = None if _is_outside(field) else self._flags[_kind(field.type)]
+            plan.append((place, field.name, flags, None if _nullable(field) else 0))
         count = len(fields)
 
         def write(builder: Any, members: dict[str, Any]) -> int:
@@ -119,29 +113,21 @@ class _Library:
         self, field: Field, writers: Mapping[str, Callable[[Any, dict[str, Any]], int]]
     ) -> Callable[[Any, Any], int]:
         """Return a function that writes a referenced string, table or vector."""
-        if isinstance(field.type, Record):
-            one: Callable[[Any, Any], int] = writers[field.type.name]
-        elif field.type.kind == "str":
-            one = self.builder_type.CreateString
-        else:
-            flags, width = self._flags[_kind(field.type)], _SCALARS[_kind(field.type)][1]
-
-            def scalars(builder: Any, values: list[Any]) -> int:
-                builder.StartVector(width, len(values), width)
-                for value in reversed(values):
-                    builder.Prepend(flags, value)
-                end: int = builder.EndVector()
-                return end
-
-            return scalars
+        kind = _kind(field.type)
+        flags = self._flags.get(kind)
+        one: Any = self.builder_type.CreateString if kind == "str" else writers.get(kind)
         if not field.repeated:
-            return one
+            written: Callable[[Any, Any], int] = one
+            return written
+        width = _OFFSET_BYTES if flags is None else flags.bytewidth
 
         def vector(builder: Any, values: list[Any]) -> int:
-            offsets = [one(builder, value) for value in values]
-            builder.StartVector(4, len(offsets), 4)
-            for offset in reversed(offsets):
-                builder.PrependUOffsetTRelative(offset)
+            if flags is None:
+                values = [one(builder, value) for value in values]
+            prepend = builder.PrependUOffsetTRelative if flags is None else partial(builder.Prepend, flags)
+            builder.StartVector(width, len(values), width)
+            for value in reversed(values):
+                prepend(value)
             end: int = builder.EndVector()
             return end
 
@@ -174,55 +160,43 @@ class _Library:
     def _inside(
         self, field: Field, readers: Mapping[str, Callable[[Any, int], dict[str, Any]]]
     ) -> Callable[[Any, int], Any]:
-        if isinstance(field.type, Record):
-            read = readers[field.type.name]
-            if not field.repeated:
-                return lambda table, offset: read(table.Bytes, table.Indirect(offset + table.Pos))
+        kind = _kind(field.type)
+        flags, read = self._flags.get(kind), readers.get(kind)
+        if flags is not None and field.repeated:
+            letter = flags.packer_type.format[-1]
+            return lambda table, offset: list(
+                struct.unpack_from(f"<{table.VectorLen(offset)}{letter}", table.Bytes, table.Vector(offset))
+            )
 
-            def tables(table: Any, offset: int) -> list[Any]:
-                start = table.Vector(offset)
-                places = range(start, start + 4 * table.VectorLen(offset), 4)
-                return [read(table.Bytes, table.Indirect(place)) for place in places]
+        def one(table: Any, place: int) -> Any:
+            if flags is not None:
+                return table.Get(flags, place)
+            return table.String(place).decode() if read is None else read(table.Bytes, table.Indirect(place))
 
-            return tables
-        if field.type.kind == "str":
-            if not field.repeated:
-                return lambda table, offset: table.String(offset + table.Pos).decode()
+        def many(table: Any, offset: int) -> list[Any]:
+            start = table.Vector(offset)
+            places = range(start, start + _OFFSET_BYTES * table.VectorLen(offset), _OFFSET_BYTES)
+            return [one(table, place) for place in places]
 
-            def strings(table: Any, offset: int) -> list[str]:
-                start = table.Vector(offset)
-                places = range(start, start + 4 * table.VectorLen(offset), 4)
-                return [table.String(place).decode() for place in places]
-
-            return strings
-        flags, letter = self._flags[_kind(field.type)], _SCALARS[_kind(field.type)][2]
-        if not field.repeated:
-            return lambda table, offset: table.Get(flags, offset + table.Pos)
-        return lambda table, offset: list(
-            struct.unpack_from(f"<{table.VectorLen(offset)}{letter}", table.Bytes, table.Vector(offset))
-        )
+        return many if field.repeated else lambda table, offset: one(table, offset + table.Pos)
 
 
-def _kind(one: Scalar) -> str:
+def _kind(one: Scalar | Record) -> str:
+    """Return the name of a record, or the kind of a scalar with the width of an integer."""
+    if isinstance(one, Record):
+        return one.name
     return f"i{one.bits}" if one.kind == "int" else one.kind
 
 
-def _scalar_name(one: Scalar) -> str:
-    return "string" if one.kind == "str" else _SCALARS[_kind(one)][0]
-
-
-def _is_offset(field: Field) -> bool:
-    return isinstance(field.type, Record) or field.type.kind == "str"
+def _is_outside(field: Field) -> bool:
+    """Return whether the table only has an offset to the value."""
+    return field.repeated or _kind(field.type) not in _SCALARS
 
 
 def _nullable(field: Field) -> bool:
     """Return whether 0 must be written: if the field may be unset, or is a double (-0.0 would become 0.0)."""
-    if field.repeated or isinstance(field.type, Record) or field.type.kind == "str":
-        return False
-    return not field.certain or field.type.kind == "float"
+    return not _is_outside(field) and (not field.certain or _kind(field.type) == "float")
 
 
 def _zero(field: Field) -> Any:
-    if field.repeated or isinstance(field.type, Record) or not field.certain:
-        return None
-    return {"bool": False, "int": 0}.get(field.type.kind)
+    return None if field.repeated or not field.certain else {"bool": False, "i32": 0, "i64": 0}.get(_kind(field.type))
