@@ -54,7 +54,7 @@ def main() -> None:
 def held(store: Datastore, server: str, codec: str, size: int, seed: int) -> None:
     """Fill a datastore, predict, re-encode, rebuild, and print the line."""
     cells = fill(store, size, seed)
-    found = make(store, Asked(codec=codec, seed=seed))
+    found = make({"": store}, Asked(codec=codec, seed=seed))
     assert found.after is not None
     predicted = found.after.file_bytes
     assert predicted is not None

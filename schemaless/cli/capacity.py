@@ -28,7 +28,7 @@ from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.options import THRESHOLDS, Asked, PlanningOptions, tiered_after
 from schemaless.planning.capacity.report import CapacityReport, stored
 from schemaless.planning.capacity.report_notes import note_on_other_tables
-from schemaless.planning.capacity.reporting import make, make_of_several
+from schemaless.planning.capacity.reporting import make
 from schemaless.schema.engines import ENGINES
 from schemaless.store.cold.settings import MOST_DAYS
 from schemaless.store.datastore import Datastore
@@ -418,10 +418,7 @@ def report(
     listener = only(Step, lambda step: note(step.what))
     with ExitStack() as stack:
         stores = {name: stack.enter_context(connect(of)) for name, of in _datastores(ctx, file, url).items()}
-        if len(stores) == 1:
-            capacity = make(next(iter(stores.values())), options, fresh=fresh, listener=listener)
-        else:
-            capacity = make_of_several(stores, options, fresh=fresh, listener=listener)
+        capacity = make(stores, options, fresh=fresh, listener=listener)
     if html_file is not None:
         write_and_say(html_file, capacity_html(capacity))
     if png_file is not None:

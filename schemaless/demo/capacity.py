@@ -66,6 +66,6 @@ def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
     disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}
     spaces, _ = with_disks(first.clusters, disks)
     history.keep(store, replace(first, clusters=spaces))
-    report = make(store, Asked(codec=codec))
+    report = make({"": store}, Asked(codec=codec))
     write_whole(file, capacity_html(report))
     return report

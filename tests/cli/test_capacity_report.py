@@ -6,7 +6,7 @@ import csv
 import json
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -56,10 +56,12 @@ def grown(_shared, monkeypatch):
     """A shared read-only datastore, whose reports are built once and cached for all tests."""
     url, reports = _shared
 
-    def make_once(store: schemaless.Datastore, options: Asked, *, fresh: bool, listener: Listener) -> CapacityReport:
+    def make_once(
+        stores: Mapping[str, schemaless.Datastore], options: Asked, *, fresh: bool, listener: Listener
+    ) -> CapacityReport:
         key = repr((options, fresh))
         if key not in reports:
-            reports[key] = make(store, options, fresh=fresh, listener=listener)
+            reports[key] = make(stores, options, fresh=fresh, listener=listener)
         return reports[key]
 
     monkeypatch.setattr("schemaless.cli.capacity.make", make_once)
@@ -235,7 +237,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
         up, down = internals_of(store).topology.clusters
         topology = replace(internals_of(store).topology, clusters=(up, replace(down, nodes=(unreachable,))))
         with opened_as(store, topology) as half:
-            found = make(half, Asked(disks=disks), fresh=True)
+            found = make({"": half}, Asked(disks=disks), fresh=True)
 
     data = report_json(found)
     assert data["answer"]["now"]["disk"] == up.name

@@ -1,8 +1,8 @@
 """Build a capacity report.
 
 ``collect`` reads the saved measurements of a datastore from the catalog; ``assemble_report`` is the pure part. ``make``
-does both for one datastore, ``make_of_several`` for several. Sizes, growth and codec trials come from the measurements
-alone, so that every output gives the same days for the same measurement.
+does both. Sizes, growth and codec trials come from the measurements alone, so that every output gives the same days for
+the same measurement.
 """
 
 from __future__ import annotations
@@ -37,37 +37,17 @@ TIERING: Final = "tiering"
 
 
 def make(
-    store: Datastore, options: Asked = DEFAULT_OPTIONS, *, fresh: bool = False, listener: Listener = ignore_events
-) -> CapacityReport:
-    """Build a report of a datastore. Writes nothing.
-
-    Args:
-        store: The datastore.
-        options: Options of the report.
-        fresh: Take a new measurement even if one is saved.
-        listener: Receives each step.
-
-    Raises:
-        UnknownCodec: There is no codec of the given name.
-        InvalidInput: ``disks`` names an unknown cluster, or the extra [report] is not installed.
-        ServerError: The catalog's server cannot be reached. Problems with other servers are noted in the report.
-    """
-    collected = collect(store, options, fresh=fresh, listener=listener)
-    listener(Step("forecasting"))
-    return assemble_report(collected, datetime.datetime.now(datetime.UTC), options)
-
-
-def make_of_several(
     stores: Mapping[str, Datastore],
     options: Asked = DEFAULT_OPTIONS,
     *,
     fresh: bool = False,
     listener: Listener = ignore_events,
 ) -> CapacityReport:
-    """Build one report of several datastores, given by name. Writes nothing.
+    """Build one report of datastores, given by name. Writes nothing.
 
     Args:
-        stores: The datastores. Their clusters and columns are called ``name/cluster`` and ``name/column``.
+        stores: The datastores. If there are several, their clusters and columns are called ``name/cluster`` and
+            ``name/column``.
         options: Options of the report.
         fresh: Take new measurements even if some are saved.
         listener: Receives each step.
@@ -80,15 +60,14 @@ def make_of_several(
     """
     parts = {}
     for name, store in stores.items():
-        own = {
-            cluster: disk
-            for given, disk in options.disks.items()
-            for datastore, slash, cluster in [given.partition("/")]
-            if datastore == name and slash
-        }
+        prefix, own = "", options.disks
+        if len(stores) > 1:
+            prefix = f"{name}: "
+            of_cluster = ((*given.rpartition("/"), disk) for given, disk in options.disks.items())
+            own = {cluster: disk for datastore, _, cluster, disk in of_cluster if datastore == name}
 
-        def listen(event: Event, name: str = name) -> None:
-            listener(Step(f"{name}: {event.what}") if isinstance(event, Step) else event)
+        def listen(event: Event, prefix: str = prefix) -> None:
+            listener(Step(f"{prefix}{event.what}") if isinstance(event, Step) else event)
 
         parts[name] = collect(store, replace(options, disks=own), fresh=fresh, listener=listen)
     listener(Step("forecasting"))

@@ -231,12 +231,12 @@ def test_days_left_and_sizes_are_those_of_the_report(
         bounds = [days[bound, "cluster-1"] for bound in ("low_95", "low_80", "mid", "high_80", "high_95")]
         assert bounds == sorted(bounds)
         assert bounds[0] < bounds[-1]
-        report = report_json(make(store))
+        report = report_json(make({"": store}))
         assert not any("since the measurement" in warning for warning in report["answer"]["warnings"])
 
         migrate.run(migrate_store, MigrateSpec("msgpack+zlib"))
         page = CapacityReader(store)()
-        later = report_json(make(store))
+        later = report_json(make({"": store}))
         assert page is not None
         assert later["scenarios"] == report["scenarios"]
         for outlook in later["scenarios"][0]["disks"]:

@@ -95,7 +95,7 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
         cells.append(NewStoredCell(new_row(), "BASE" if number % 4 else "STATUS", 1, text))
     fresh_store.put_stored_cells(cells)
 
-    found = make(fresh_store, Asked(codec="msgpack+zlib"), fresh=True)
+    found = make({"": fresh_store}, Asked(codec="msgpack+zlib"), fresh=True)
     assert found.after is not None
     predicted = found.after.file_bytes
     assert predicted is not None

@@ -114,7 +114,7 @@ def test_a_report_predicts_what_differences_bring(
         fresh_store.put_cells([*cells, NewCell(row, "ONCE", 1, {"id": str(row)})])
         fields.append(f"{len(fields)}th field")
     options = Asked(codec="msgpack+zlib", what_ifs=(WhatIf(name="differences", codec="msgpack+zlib", history=True),))
-    report = make(move_store, options)
+    report = make({"": move_store}, options)
     trial = next(each for each in report.history if each.codec == "msgpack+zlib, history")
     scenario = next(each for each in report.scenarios if each.name == "differences")
     measured = report.measurement
@@ -155,7 +155,7 @@ def test_dictionaries_take_what_the_measurement_predicts(
             ]
         )
     asked = Asked(seed=1, what_ifs=(WhatIf(name="trained", codec="msgpack+zstd", dictionary=True),))
-    report = make(move_store, asked)
+    report = make({"": move_store}, asked)
     (trial,) = report.dictionaries
 
     def sizes(measured: Measurement) -> list[float]:

@@ -108,7 +108,7 @@ def test_a_conversion_gives_the_size_that_was_predicted(own: LocalServer):
     """'codec advise' and the report predict it in InnoDB, by compressing blocks of sampled cells."""
     with filled(own, "predicted", "innodb") as store:
         (advice,) = advise(store, engine="rocksdb", seed=SEED)
-        now, moved, *_ = make(store, Asked(engine="rocksdb", seed=SEED), fresh=True).comparisons
+        now, moved, *_ = make({"": store}, Asked(engine="rocksdb", seed=SEED), fresh=True).comparisons
         database = internals_of(store).shards.database(0)
         sql(own, f"ALTER TABLE `{database}`.cell ENGINE=ROCKSDB")
         compact(own)
