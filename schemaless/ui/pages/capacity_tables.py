@@ -11,7 +11,7 @@ from schemaless.base.numbers import Interval, added, bytes_text, number_text
 from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
-from schemaless.planning.capacity.planning import ColdTier, Comparison, Level, Month
+from schemaless.planning.capacity.planning import Comparison, Level, Month
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
 from schemaless.planning.capacity.skew import fullest
 from schemaless.planning.capacity.steps import usual_days
@@ -149,26 +149,27 @@ def _side_by_side(report: CapacityReport) -> Table:
         of_first("at the constant rate", lambda first: at_rate_text(first.at_rate)),
         of_first("full first", _full_disk),
     ]
-    if any(each.full is not None and each.full.lead_days is not None for each in compared):
-        rows.append(row("order by", lambda each: _known(each.full, lambda full: _order_by(full, report))))
-    rows.append(row("stored at the start", lambda each: _known(each.stored_bytes, _bytes_estimate, "?")))
     days = next((each.cost.days for each in compared if each.cost is not None), None)
-    if days is not None:
-        sizes = row(
-            f"growth of {days:,} days",
-            lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, bytes_text), "?"),
-        )
-        rows.append(sizes)
-    rows += _cold_rows(compared, row)
-    if days is not None and any(each.price_per_tb is not None for each in compared):
-        rows += [
-            row("cost at the start", lambda each: _known(each.start_price, price_text)),
-            row(
-                f"cost of {days:,} days' growth",
-                lambda each: _known(each.cost, lambda cost: _known(cost.price, _price_band)),
-            ),
-            row("cost in total", lambda each: _known(each.year_price, price_text)),
-        ]
+    period = "" if days is None else f"{days:,} days"
+    optional = [
+        row("order by", lambda each: _known(each.full, lambda full: _order_by(full, report))),
+        row("stored at the start", lambda each: _known(each.stored_bytes, _bytes_estimate, "?")),
+        row(
+            f"growth of {period}",
+            lambda each: _known(each.cost, lambda cost: band_text(cost.size_bytes, bytes_text), period and "?"),
+        ),
+        row("cold store at the start", lambda each: _known(each.cold, lambda cold: _bytes_estimate(cold.start_bytes))),
+        row("its growth in a month", lambda each: _known(each.cold, lambda cold: bytes_text(cold.bytes_per_month))),
+        row(
+            "price of that growth, each month",
+            lambda each: _known(each.cold, lambda cold: _known(cold.price_of_month, price_text)),
+        ),
+        row("cost of the cold store", lambda each: _known(_rent(each), price_text)),
+        row("cost at the start", lambda each: _known(each.start_price, price_text) if period else ""),
+        row(f"cost of {period}' growth", lambda each: _known(each.cost, lambda cost: _known(cost.price, _price_band))),
+        row("cost in total", lambda each: _known(each.year_price, price_text)),
+    ]
+    rows += [cells for cells in optional if any(cells[1:])]
     note = (
         "Days with 80 % and 95 % intervals, as in the other tables. Stored at the start and growth count all "
         "copies. "
@@ -180,28 +181,6 @@ def _side_by_side(report: CapacityReport) -> Table:
 def _rent(comparison: Comparison) -> float | None:
     cold = comparison.cold
     return None if cold is None or cold.price_per_gb is None else sum(cold.rents)
-
-
-def _cold_rows(
-    compared: Sequence[Comparison], row: Callable[[str, Callable[[Comparison], str]], list[str]]
-) -> list[list[str]]:
-    """Return the rows about the cold store, if a scenario has one."""
-
-    def of_cold(name: str, text: Callable[[ColdTier], str]) -> list[str]:
-        return row(name, lambda each: _known(each.cold, text))
-
-    if not any(each.cold for each in compared):
-        return []
-    rows = [
-        of_cold("cold store at the start", lambda cold: _bytes_estimate(cold.start_bytes)),
-        of_cold("its growth in a month", lambda cold: bytes_text(cold.bytes_per_month)),
-    ]
-    if any(each.cold is not None and each.cold.price_per_gb is not None for each in compared):
-        rows += [
-            of_cold("price of that growth, each month", lambda cold: _known(cold.price_of_month, price_text)),
-            row("cost of the cold store", lambda each: _known(_rent(each), price_text)),
-        ]
-    return rows
 
 
 def _by_disk(report: CapacityReport) -> Table:
