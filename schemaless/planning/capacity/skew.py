@@ -6,7 +6,7 @@ A cluster's fair share is proportional to its disk size if all disk sizes are kn
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from schemaless.errors import InvalidInput
@@ -135,9 +135,8 @@ def skew(
         weights = dict.fromkeys(clusters, 1.0)
     total, weight = sum(clusters.values()), sum(weights.values())
     even = {name: total * weights[name] / weight for name in clusters}
-    now = dict(clusters)
-    after = dict(now)
-    moves: list[Move] = []
+    after = dict(clusters)
+    moved: dict[int, ShardSize] = {}
     where = {size.shard: size.cluster for size in shards}
     while total and len(clusters) > 1:
         fullest = max(clusters, key=lambda name: after[name] / even[name])
@@ -155,17 +154,24 @@ def skew(
         best = min(movable, key=lambda size: (uneven(size.size_bytes), size.shard), default=None)
         if best is None or uneven(best.size_bytes) >= uneven(0.0) - 1e-9:
             break
-        moves.append(Move(best.shard, fullest, emptiest, best.size_bytes))
+        moved[best.shard] = best
         where[best.shard] = emptiest
         after[fullest] -= best.size_bytes
         after[emptiest] += best.size_bytes
-    fills = tuple(Fill(name, now[name], even[name], after[name]) for name in sorted(clusters))
-    return Skew(tuple(shards), fills, _merged(moves), by_disk, shard_count or len(shards))
+    moves = (Move(shard, size.cluster, where[shard], size.size_bytes) for shard, size in moved.items())
+    return Skew(
+        tuple(shards),
+        tuple(Fill(name, clusters[name], even[name], after[name]) for name in sorted(clusters)),
+        tuple(move for move in moves if move.from_cluster != move.to_cluster),
+        by_disk,
+        shard_count or len(shards),
+    )
 
 
 def skew_of(measurement: Measurement) -> Skew:
     """Calculate the skew within each measured datastore; clusters that could not be measured are left out."""
-    parts = [_skew_of(part) for part in _by_datastore(measurement)]
+    # Shards cannot move between datastores.
+    parts = [_skew_of(measurement, name) for name in measurement.datastores]
     return Skew(
         tuple(size for part in parts for size in part.shards),
         tuple(fill for part in parts for fill in part.clusters),
@@ -182,40 +188,19 @@ def file_sizes(measurement: Measurement) -> list[ShardSize]:
     ]
 
 
-def _by_datastore(measurement: Measurement) -> list[Measurement]:
-    """Split a measurement by datastore, because shards cannot move between datastores."""
-    return [
-        replace(
-            measurement,
-            clusters=tuple(space for space in measurement.clusters if measurement.datastore_of(space.cluster) == name),
-            groups=tuple(group for group in measurement.groups if measurement.datastore_of(group.cluster) == name),
-        )
-        for name in measurement.datastores
-    ]
-
-
-def _skew_of(measurement: Measurement) -> Skew:
-    measured = [space for space in measurement.clusters if space.problem is None]
+def _skew_of(measurement: Measurement, datastore: str) -> Skew:
+    of, spaces = measurement.datastore_of, [space for space in measurement.clusters if space.problem is None]
+    measured = [space for space in spaces if of(space.cluster) == datastore]
     sizes: dict[tuple[str, int], float] = {}
     clusters = {space.cluster: 0.0 for space in measured}
-    for group in measurement.groups:
+    for group in (group for group in measurement.groups if of(group.cluster) == datastore):
         clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
         if group.shard is not None:
             key = group.cluster, group.shard
             sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
     shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
-    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
+    disks = {space.cluster: space.disk_bytes for space in measured}
     return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))
-
-
-def _merged(moves: Sequence[Move]) -> tuple[Move, ...]:
-    ends: dict[int, Move] = {}
-    for move in moves:
-        first = ends.get(move.shard)
-        ends[move.shard] = (
-            move if first is None else Move(move.shard, first.from_cluster, move.to_cluster, move.size_bytes)
-        )
-    return tuple(move for move in ends.values() if move.from_cluster != move.to_cluster)
 
 
 def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
@@ -238,7 +223,7 @@ def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         # With many shards, a measurement covers whole clusters; per shard only file sizes are available.
         shards = file_sizes(measurement)
         clusters = {name: float(sum(size.size_bytes for size in shards if size.cluster == name)) for name in measured}
-        disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in spaces}
+        disks = {space.cluster: space.disk_bytes for space in spaces}
         uneven = skew(shards, clusters, disks, shard_count=store.shard_count)
     targets = {move.shard: move.to_cluster for move in uneven.moves}
     for size in uneven.shards:
