@@ -140,15 +140,19 @@ def codecs(
     if versions is not None:
         if row_key or only_serializers or only_compressors or folder:
             raise InvalidInput("--versions only takes files, --corpus and --limit")
-        return _compare_versions(_readers(files, sets, limit, versions, _text_at))
-    readers = _readers(files, sets, limit, row_key, _row_key_of)
+        return _compare_versions(_readers(files, sets, limit, lambda document, _: str(field_at(document, versions))))
+    row_of = None if row_key is None else lambda document, line: str(row_key_in(document, row_key, line))
+    readers = _readers(files, sets, limit, row_of)
     _check_names(only_serializers, only_compressors)
     if folder is not None and find_spec("matplotlib") is None:
         raise InvalidInput("--out draws charts with Matplotlib; install it with: pip install 'schemaless-store[bench]'")
+    benchmark = partial(
+        Benchmark, rounds=rounds, only_serializers=only_serializers or None, only_compressors=only_compressors or None
+    )
     results: list[Result] = []
     many = len(readers) > 1
     try:
-        for result in _results(readers, rounds, only_serializers, only_compressors):
+        for result in _results(readers, benchmark):
             results.append(result)
             if folder is not None:
                 _write(result, folder / result.corpus.name if many else folder)
@@ -226,56 +230,32 @@ def _compare_versions(readers: Sequence[Callable[[], Corpus]]) -> int:
     return 0
 
 
-def _row_key_of(document: JSONDocument, path: str, line: bytes) -> str:
-    return str(row_key_in(document, path, line))
-
-
-def _text_at(document: JSONDocument, path: str, line: bytes) -> str:
-    return str(field_at(document, path))
-
-
 def _readers(
-    files: Sequence[Path],
-    sets: Sequence[str],
-    limit: int | None,
-    path: str | None,
-    row_at: Callable[[JSONDocument, str, bytes], str],
+    files: Sequence[Path], sets: Sequence[str], limit: int | None, row_of: Callable[[JSONDocument, bytes], str] | None
 ) -> list[Callable[[], Corpus]]:
     names = [member for name in sets for member in _SETS.get(name, [name])]
     if not files and not names:
         raise InvalidInput("no documents: give a FILE with one JSON document per line, or --corpus logbooks")
+    for file in files:
+        if not file.is_file():
+            raise InvalidInput(f"no such file: {file}; give a file with one JSON document per line")
     return [
-        *(_file_reader(file, limit, path, row_at) for file in files),
+        *(partial(corpora.from_file, file, limit=limit, row_of=row_of) for file in files),
         *(partial(corpora.built_in, name, limit=limit, report=note) for name in names),
     ]
 
 
-def _file_reader(
-    file: Path, limit: int | None, path: str | None, row_at: Callable[[JSONDocument, str, bytes], str]
-) -> Callable[[], Corpus]:
-    if not file.is_file():
-        raise InvalidInput(f"no such file: {file}; give a file with one JSON document per line")
-    row_of = None if path is None else lambda document, line: row_at(document, path, line)
-    return lambda: corpora.from_file(file, limit=limit, row_of=row_of)
-
-
-def _results(
-    readers: Sequence[Callable[[], Corpus]], rounds: int, serializers: Sequence[str], compressors: Sequence[str]
-) -> Iterator[Result]:
+def _results(readers: Sequence[Callable[[], Corpus]], prepare: Callable[[Corpus], Benchmark]) -> Iterator[Result]:
     """Yield the result of each set; stop after an interrupted one, which has fewer rounds."""
     for read in readers:
-        result = _measured(read(), rounds, serializers, compressors)
+        corpus = read()
+        benchmark = prepare(corpus)
+        title = f"{corpus.name}, {counted(len(corpus.documents), 'document')}"
+        with progress(title, benchmark.steps, "steps") as listener:
+            result = benchmark.run(listener)
         yield result
-        if result.rounds < rounds:
+        if result.rounds < result.rounds_wanted:
             return
-
-
-def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compressors: Sequence[str]) -> Result:
-    benchmark = Benchmark(
-        corpus, rounds=rounds, only_serializers=serializers or None, only_compressors=compressors or None
-    )
-    with progress(f"{corpus.name}, {counted(len(corpus.documents), 'document')}", benchmark.steps, "steps") as listener:
-        return benchmark.run(listener)
 
 
 def _write(result: Result, folder: Path) -> None:
