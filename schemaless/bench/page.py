@@ -26,6 +26,9 @@ HEADER: Final = (
     "size 2016",
     "time 2016",
 )
+_SMALLEST: Final = "smallest"
+_FASTEST: Final = "fastest"
+_SUPPORTED: Final = "smallest that schemaless supports"
 _QUIET_SHARE: Final = 0.95
 _QUIET_LOAD: Final = 0.5
 
@@ -39,7 +42,7 @@ def bench_html(result: Result) -> str:
     pictures = charts_of(result)
     corpus = result.corpus
     sections = [
-        answers(_answers(result)),
+        answers((best.name, f"{label}: {_factors(best)}") for label, best in _best(result).items()),
         section("Size against time", _lead(LEADS["front"]) + pictures["front"].html()),
         section("Size", _lead(LEADS["size"]) + pictures["size"].html(), long=True),
         section("Time", _lead(LEADS["time"]) + pictures["time"].html(), long=True),
@@ -75,17 +78,12 @@ MARKS: Final = (
 
 def findings(result: Result) -> list[str]:
     """Return the main findings as sentences."""
-    exact = [combination for combination in result.combinations if not combination.fidelity.mark]
-    sentences = []
-    if exact:
-        smallest = min(exact, key=_size)
-        fastest = min(exact, key=_time)
-        sentences.append(f"Smallest: {_with(smallest)}. Fastest: {_with(fastest)}.")
-    kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
-    if kept:
-        best = min(kept, key=_size)
-        sentences.append(f"Smallest among the codecs that schemaless supports: {_with(best)}.")
-    ours = {combination.name: combination for combination in exact}
+    best, sentences = _best(result), []
+    if best:
+        sentences.append(f"Smallest: {_with(best[_SMALLEST])}. Fastest: {_with(best[_FASTEST])}.")
+    if _SUPPORTED in best:
+        sentences.append(f"Smallest among the codecs that schemaless supports: {_with(best[_SUPPORTED])}.")
+    ours = {combination.name: combination for combination in result.combinations if not combination.fidelity.mark}
     pair = ours.get("store msgpack+zlib"), ours.get("store json+zlib")
     if pair[0] and pair[1]:
         ratio = pair[0].size_bytes / pair[1].size_bytes
@@ -258,21 +256,12 @@ def busy(result: Result) -> str:
     )
 
 
-def _answers(result: Result) -> list[tuple[str, str]]:
-    exact = [
-        combination for combination in result.combinations if not combination.fidelity.mark and combination.time_factor
-    ]
-    storable = [combination for combination in exact if combination.store]
-    boxes = []
-    for label, candidates, key in (
-        ("smallest", exact, _size),
-        ("fastest", exact, _time),
-        ("smallest that schemaless supports", storable, _size),
-    ):
-        if candidates:
-            best = min(candidates, key=key)
-            boxes.append((best.name, f"{label}: {_factors(best)}"))
-    return boxes
+def _best(result: Result) -> dict[str, Combination]:
+    """Return the best lossless combinations by what is best about them, as far as there are any."""
+    exact = [combination for combination in result.combinations if not combination.fidelity.mark]
+    kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
+    candidates = {_SMALLEST: (exact, _size), _FASTEST: (exact, _time), _SUPPORTED: (kept, _size)}
+    return {label: min(among, key=key) for label, (among, key) in candidates.items() if among}
 
 
 def _time(combination: Combination) -> float:
