@@ -16,7 +16,6 @@ from schemaless.schema.versions import Branch, Identity, head
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.topology.catalog import find_catalog, identities, read_catalog, record_identities
 from schemaless.wire.errors import DatabaseMissing
-from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.pools import Pools
@@ -69,10 +68,6 @@ class _Database:
     branch: Branch
     identity: Identity | None
 
-    @property
-    def node(self) -> Node:
-        return self.pool.node
-
 
 def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list[DatabaseState]:
     """Return the schema revisions of the catalog and of every shard, in order.
@@ -99,12 +94,12 @@ def schema_status(url: ServerURL, *, listener: Listener = ignore_events) -> list
         except ServerError as error:
             message = str(error)
         current = revision == head(database.branch)
-        return DatabaseState(database.name, str(database.node), database.branch, revision, current, message)
+        return DatabaseState(database.name, str(database.pool.node), database.branch, revision, current, message)
 
     with _databases(url, PoolOptions(pool_size=AT_ONCE)) as (databases, _):
         listener(Total(len(databases)))
         states = {}
-        for state in on_servers([(database.node, database) for database in databases], ask):
+        for state in on_servers([(database.pool.node, database) for database in databases], ask):
             states[state.database] = state
             listener(Advanced())
         return [states[database.name] for database in databases]
@@ -144,7 +139,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
         shards = [database for database in databases if database.branch == "shard"]
         outcomes: dict[str, tuple[bool, str | None]] = {}
         listener(Total(len(shards)))
-        for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
+        for database, changed, message in on_servers([(shard.pool.node, shard) for shard in shards], change, at_once):
             outcomes[database.name] = changed, message
             listener(Advanced())
         copied = dictionary_replicas.level()
