@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from schemaless.cell import JSONDocument
-from schemaless.codec.documents import identical
+from schemaless.codec.documents import KEY_ORDER, first_difference, identical
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import InvalidBody
 
 _VALUE: Final = re.compile(r"`[^`]*`|'[^']*'|-?[0-9][0-9.e+]{5,}")
 
-KEY_ORDER: Final = "the order of keys"
-
 
 def difference(document: JSONDocument, decoded: object) -> str:
     """Describe the first difference in a phrase without values, so that documents can be grouped by it."""
-    if _in_model(decoded) and identical(document, decoded, key_order=False):
-        return KEY_ORDER
-    pairs: list[tuple[Any, Any]] = [(document, decoded)]
-    while pairs:
-        one, other = pairs.pop()
-        kind = type(one)
-        if kind is not type(other):
-            return f"{kind.__name__} comes back as {type(other).__name__}"
-        if kind is dict:
-            if one.keys() != other.keys():
-                return "a key is missing" if one.keys() - other.keys() else "a key is added"
-            pairs.extend((value, other[key]) for key, value in one.items())
-        elif kind is list:
-            if len(one) != len(other):
-                return "a list comes back longer or shorter"
-            pairs.extend(zip(one, other, strict=True))
-        elif not identical(one, other):
-            return f"{kind.__name__} comes back with another value"
-    return "the document comes back different"
+    found = first_difference(document, decoded, key_order=False)
+    return found or (KEY_ORDER if _in_model(decoded) else "the document comes back different")
 
 
 def _in_model(value: object) -> bool:

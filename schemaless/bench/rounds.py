@@ -30,7 +30,7 @@ from schemaless.bench import dictionaries
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
-from schemaless.bench.fidelity import KEY_ORDER, difference, is_same, packed_text, worded
+from schemaless.bench.fidelity import difference, is_same, packed_text, worded
 from schemaless.bench.record_schema import MAX_DEPTH, schema_of
 from schemaless.bench.results import (
     BASELINE,
@@ -44,6 +44,7 @@ from schemaless.bench.results import (
 )
 from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
+from schemaless.codec.documents import KEY_ORDER
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.errors import InvalidBody
@@ -18,6 +18,9 @@ MAX_DEPTH: Final = 512
 
 MAX_INTEGER_DIGITS: Final = 4300
 """Python's default limit on the digits of an integer parsed from text (``sys.set_int_max_str_digits``)."""
+
+KEY_ORDER: Final = "the order of keys"
+"""The difference between documents whose objects have the same members in another order."""
 
 _TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _LONGEST_INTEGER_BITS: Final = (10**MAX_INTEGER_DIGITS).bit_length()
@@ -100,26 +103,36 @@ def identical(left: JSONDocument, right: JSONDocument, *, key_order: bool = True
         right: a document.
         key_order: whether the order of keys counts.
     """
-    pairs: list[tuple[JSONDocument, JSONDocument]] = [(left, right)]
+    return first_difference(left, right, key_order=key_order) is None
+
+
+def first_difference(original: JSONDocument, decoded: object, *, key_order: bool = True) -> str | None:
+    """Return what has become of a document, in a phrase without values, or None if both are the same.
+
+    Args:
+        original: a document.
+        decoded: what a decoder has returned for it.
+        key_order: whether the order of keys counts.
+    """
+    pairs: list[tuple[Any, Any]] = [(original, decoded)]
     while pairs:
         one, other = pairs.pop()
         kind = type(one)
         if kind is not type(other):
-            return False
+            return f"{kind.__name__} comes back as {type(other).__name__}"
         if kind is dict:
-            if one.keys() != other.keys() or (key_order and list(one) != list(other)):
-                return False
+            if one.keys() != other.keys():
+                return "a key is missing" if one.keys() - other.keys() else "a key is added"
+            if key_order and list(one) != list(other):
+                return KEY_ORDER
             pairs.extend((value, other[key]) for key, value in one.items())
         elif kind is list:
             if len(one) != len(other):
-                return False
+                return "a list comes back longer or shorter"
             pairs.extend(zip(one, other, strict=True))
-        elif kind is float:
-            if not _same_float(one, other):
-                return False
-        elif one != other:
-            return False
-    return True
+        elif not _same_float(one, other) if kind is float else one != other:
+            return f"{kind.__name__} comes back with another value"
+    return None
 
 
 def _same_float(one: float, other: float) -> bool:
