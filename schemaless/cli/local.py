@@ -116,17 +116,7 @@ _SQL_TOKENS: Final = re.compile(
 )
 @option("--option NAME=VALUE", "A server option; may be repeated.", name="options", multiple=True)
 @folder_option
-def up(
-    servers: int,
-    replicas: int,
-    semi_sync: bool,
-    group: bool,
-    flavour: str | None,
-    version: str,
-    engine: str,
-    options: tuple[str, ...],
-    folder: Path,
-) -> None:
+def up(servers: int, flavour: str | None, engine: str, folder: Path, **asked: Any) -> None:
     """Start servers as needed, and print their URLs.
 
     Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
@@ -163,12 +153,8 @@ def up(
         folder,
         servers,
         flavour or ("mariadb" if engine == "rocksdb" else "mysql"),
-        version=version,
         engine=engine,
-        replicas=replicas,
-        semi_sync=semi_sync,
-        group=group,
-        options=options,
+        **asked,
         report=note,
         progress=progress,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from schemaless.base.numbers import shards_text
@@ -115,9 +117,7 @@ def _writes(state: NodeState) -> str:
 @option("--replica URL", "A replica of PRIMARY_URL; may be repeated.", name="replicas", multiple=True)
 @engine_option
 @timeout_option
-def add_cluster(
-    primary: str, name: str | None, replicas: tuple[str, ...], engine: str, timeout_s: float, url: str
-) -> None:
+def add_cluster(primary: str, url: str, **asked: Any) -> None:
     """Add a cluster without shards to a datastore.
 
     'schemaless shards move' then moves shards there. Before it writes anything, the command checks that the server
@@ -141,7 +141,7 @@ def add_cluster(
       schemaless topology add-cluster --name archive \\
           'mysql:///?unix_socket=/run/mysqld/archive.sock' --json
     """
-    change = add(url, primary, name=name, engine=engine, replicas=replicas, timeout_s=timeout_s)
+    change = add(url, primary, **asked)
     cluster = change.cluster
     done = "added" if change.changed else "already exists, and passed the checks"
     text = f"{cluster.name} {done}: {cluster.primary} with {counted(len(cluster.replicas), 'replica')}"
