@@ -39,16 +39,12 @@ from schemaless.ui.terminal.output import (
 )
 
 
-class _Days(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A number of days, such as ``180d``."""
-
-    name = "days"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = re.fullmatch(r"([0-9]{1,5})d?", str(value))
-        if found is None or int(found[1]) > MOST_DAYS:
-            self.fail(f"{value!r} is not a number of days such as 180d, up to {MOST_DAYS:,}", param, ctx)
-        return int(found[1])
+def _days(text: str) -> int:
+    """Parse a number of days, such as ``180d``."""
+    found = re.fullmatch(r"([0-9]{1,5})d?", text)
+    if found is None or int(found[1]) > MOST_DAYS:
+        raise click.BadParameter(f"{text!r} is not a number of days such as 180d, up to {MOST_DAYS:,}")
+    return int(found[1])
 
 
 @click.group()
@@ -118,7 +114,7 @@ def _has_files(store: Datastore) -> bool:
 
 @tier.command("set", cls=Command)
 @click.argument("column")
-@option("--after DAYS", "Cells become cold at this age, such as 180d.", name="after_days", type=_Days())
+@option("--after DAYS", "Cells become cold at this age, such as 180d.", name="after_days", type=_days)
 @option("--never", "Remove the policy. Cold cells stay cold; 'tier recall' brings them back.", is_flag=True)
 def set_(column: str, store: Datastore, after_days: int | None, never: bool) -> None:
     """Set when the cells of a column become cold.
