@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from schemaless.base.numbers import Interval, check_number
+from schemaless.cell import MAX_BODY_BYTES
 from schemaless.errors import InvalidInput
 from schemaless.planning.sampling.page_model import (
     MYSQL,
@@ -18,11 +20,8 @@ from schemaless.planning.sampling.page_model import (
     rebuilt_file_bytes,
 )
 
-LONGEST_BODY_BYTES: Final = (1 << 24) - 1
-"""Capacity of a MEDIUMBLOB, in bytes."""
-
 _ROWS: Final = 4_096
-"""Number of packed rows; enough that one partly filled page makes no difference."""
+"""Minimum number of packed rows."""
 
 _TIMES: Final = 10_000
 """Scale factor from the packed rows to a large table, where fixed costs and file growth steps are negligible."""
@@ -54,7 +53,7 @@ def disk_parts(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
     """
     total = disk_bytes(body_bytes, column_name=column_name, layout=layout)
     length = math.ceil(body_bytes)
-    content = _packed(length, column_name, layout)
+    content = packed(column_name, [length], layout)
     pages = (content.row_pages + content.key_pages) * PAGE_BYTES / _ROWS
     record, overflow_pages = placed(column_name, length, layout)
     row = record if overflow_pages else record - length
@@ -82,17 +81,23 @@ def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout =
     [511, 3836, 9515, 16691, 16691, 33239]
     """
     check_number("body_bytes", body_bytes)
-    if not 0 <= body_bytes <= LONGEST_BODY_BYTES:
-        raise InvalidInput(f"body_bytes must be 0 to {LONGEST_BODY_BYTES:,}, got {body_bytes}")
-    content = _packed(math.ceil(body_bytes), column_name, layout)
-    return rebuilt_file_bytes(content.times(_TIMES), layout) / (_ROWS * _TIMES)
+    if not 0 <= body_bytes <= MAX_BODY_BYTES:
+        raise InvalidInput(f"body_bytes must be 0 to {MAX_BODY_BYTES:,}, got {body_bytes}")
+    return bytes_per_row(packed(column_name, [math.ceil(body_bytes)], layout), layout)
 
 
-def _packed(body_bytes: int, column_name: str, layout: Layout) -> Content:
+def packed(column_name: str, lengths: Sequence[int], layout: Layout) -> Content:
+    """Return the pages of rows with bodies of these lengths, repeated until one partly filled page does not matter."""
     packer = Packer(layout)
-    for _ in range(_ROWS):
-        packer.add(column_name, body_bytes)
+    for _ in range(-(-_ROWS // len(lengths))):
+        for length in lengths:
+            packer.add(column_name, length)
     return packer.content()
+
+
+def bytes_per_row(content: Content, layout: Layout) -> float:
+    """Return the bytes of a large file per row, given the pages of some rows."""
+    return rebuilt_file_bytes(content.times(_TIMES), layout) / (content.rows * _TIMES)
 
 
 def disk_bytes_range(body_bytes: Interval, *, column_name: str = "BASE", layout: Layout = MYSQL) -> Interval:

@@ -15,18 +15,15 @@ from typing import Final
 from schemaless.base.numbers import Interval, summed
 from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import Codec
+from schemaless.planning.capacity.disk_bytes import bytes_per_row, packed
 from schemaless.planning.capacity.measurement import ClusterFiles, Group, Measurement, Unit
-from schemaless.planning.sampling.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
+from schemaless.planning.sampling.page_model import PAGE_BYTES, Content, Layout, rebuilt_file_bytes
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.planning.sampling.sizing import expected_file_bytes, model_error, predict
 from schemaless.planning.sampling.table_sizes import layout_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import ReadFrom
-
-_PACKED_ROWS: Final = 2_000
-_LARGE_TIMES: Final = 10_000
-"""Factor by which packed rows are scaled up to a large file, in which fixed costs are negligible."""
 
 _95: Final = 1.96
 _SMALL_CELLS: Final = 20_000
@@ -48,10 +45,10 @@ def unit_of(
     """
     if not lengths:
         return None
-    packed = _packed(column, lengths, layout)
+    content = packed(column, lengths, layout)
     error = 0.0 if share is None else _relative_error(share)
     before_bytes = fmean(before) if sum(before) else None
-    return Unit(packed.times(1 / packed.rows), _variation(lengths, before), error, before_bytes)
+    return Unit(content.times(1 / content.rows), _variation(lengths, before), error, before_bytes)
 
 
 def unit_in_blocks(lengths: Sequence[int], before: Sequence[int], per_body: Interval) -> Unit | None:
@@ -86,9 +83,7 @@ def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float 
     """Return the bytes of a large file per body byte, for bodies of these lengths; None if all bodies are empty."""
     if not sum(lengths):
         return None
-    packed = _packed(column, lengths, layout)
-    bodies = packed.rows / len(lengths) * sum(lengths)
-    return rebuilt_file_bytes(packed.times(_LARGE_TIMES), layout) / (bodies * _LARGE_TIMES)
+    return bytes_per_row(packed(column, lengths, layout), layout) * len(lengths) / sum(lengths)
 
 
 def predicted_files(
@@ -226,12 +221,3 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
             error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(group.cells for group in kept.values()))))
         result.append(_Shard(kept, error, times))
     return result
-
-
-def _packed(column: str, lengths: Sequence[int], layout: Layout) -> Content:
-    """Pack enough rows of these lengths that one partly filled page makes no difference."""
-    packer = Packer(layout)
-    for _ in range(-(-_PACKED_ROWS // len(lengths))):
-        for length in lengths:
-            packer.add(column, length)
-    return packer.content()

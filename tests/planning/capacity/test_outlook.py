@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemaless.base.numbers import Interval
+from schemaless.cell import MAX_BODY_BYTES
 from schemaless.cli.capacity_model import published_ratio
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range, disk_parts
+from schemaless.planning.capacity.disk_bytes import disk_bytes, disk_bytes_range, disk_parts
 from schemaless.planning.capacity.outlook import Ranges, outlook
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
 
@@ -121,7 +122,7 @@ def test_longer_bodies_never_take_less(lengths, layout):
     assert sizes.low > lengths.low
 
 
-@pytest.mark.parametrize("length", [-1, LONGEST_BODY_BYTES + 1, math.nan])
+@pytest.mark.parametrize("length", [-1, MAX_BODY_BYTES + 1, math.nan])
 def test_an_impossible_body_length_is_refused(length):
     """Negative, NaN, or above the 16 MiB of a MEDIUMBLOB."""
     with pytest.raises(InvalidInput, match="body_bytes must be"):
