@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import fields
 from datetime import date
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ from schemaless.planning.capacity import history as saved
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measure import measure as take_measurement
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.options import THRESHOLDS, Asked, PlanningOptions, tiered_after
+from schemaless.planning.capacity.options import Asked, PlanningOptions, tiered_after
 from schemaless.planning.capacity.report import CapacityReport, stored
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.planning.capacity.reporting import make
@@ -345,12 +346,7 @@ def report(
     html_file: str | None,
     png_file: str | None,
     csv_file: str | None,
-    thresholds: tuple[float, ...] | None,
-    lead_days: float | None,
-    price_per_tb: float | None,
     tier_after: int | None,
-    cold_price_per_gb: float | None,
-    fail_below_days: float | None,
     show_all: bool,
     **asked: Any,
 ) -> int:
@@ -402,17 +398,13 @@ def report(
       schemaless capacity report --tier-after 180 --cold-price-per-gb 0.023
     """
     file = ScenarioFile() if scenario_file is None else read_scenarios(scenario_file)
+    given = {part.name: asked.pop(part.name) for part in fields(PlanningOptions)}
+    planning = {**file.planning, **{name: value for name, value in given.items() if value is not None}}
     options = Asked(
         **asked,
         disks={**file.disks, **dict(disks)},
         disk_names=file.disk_names,
-        planning=PlanningOptions(
-            thresholds=thresholds or file.thresholds or THRESHOLDS,
-            lead_days=file.lead_days if lead_days is None else lead_days,
-            price_per_tb=file.price_per_tb if price_per_tb is None else price_per_tb,
-            cold_price_per_gb=file.cold_price_per_gb if cold_price_per_gb is None else cold_price_per_gb,
-            fail_below_days=fail_below_days,
-        ),
+        planning=PlanningOptions(**planning),
         what_ifs=(*([] if tier_after is None else [tiered_after(tier_after)]), *file.what_ifs),
     )
     listener = only(Step, lambda step: note(step.what))

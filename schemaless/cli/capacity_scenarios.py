@@ -16,7 +16,8 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.options import WhatIf
 
-_KEYS: Final = ("price_per_tb", "cold_price_per_gb", "lead_days", "thresholds", "datastores", "disks", "scenarios")
+_AMOUNTS: Final = ("price_per_tb", "cold_price_per_gb", "lead_days")
+_KEYS: Final = (*_AMOUNTS, "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")
 _SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name != "name")
 
@@ -30,20 +31,14 @@ class ScenarioFile:
         datastores: URLs, or names in the configuration, by the name used in the report.
         disks: Disks by cluster.
         disk_names: Name of the disk by cluster.
-        price_per_tb: Price of a TB of disk for scenarios without their own.
-        cold_price_per_gb: Price of a GB in the cold store for a month, likewise.
-        lead_days: Lead time in days for scenarios without their own.
-        thresholds: Fill levels for which the report gives a date, as shares of a disk; None for the default.
+        planning: ``PlanningOptions`` for scenarios without their own, as far as the file gives them.
     """
 
     what_ifs: tuple[WhatIf, ...] = ()
     datastores: Mapping[str, str] = field(default_factory=dict)
     disks: Mapping[str, GivenDisk] = field(default_factory=dict)
     disk_names: Mapping[str, str] = field(default_factory=dict)
-    price_per_tb: float | None = None
-    cold_price_per_gb: float | None = None
-    lead_days: float | None = None
-    thresholds: tuple[float, ...] | None = None
+    planning: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_scenarios(path: Path) -> ScenarioFile:
@@ -85,19 +80,16 @@ def _contents(data: Mapping[str, Any]) -> ScenarioFile:
     for name, url in datastores.items():
         check_datastore_name(name)
         _typed(f"datastores.{name}", url, str, "a URL, or a name in the configuration")
-    thresholds = data.get("thresholds")
-    if thresholds is not None:
-        texts = _typed("thresholds", thresholds, list, 'a list such as ["80%", "90%"]')
-        thresholds = tuple(_parsed("thresholds", share_of, text) for text in texts)
+    planning: dict[str, Any] = {name: _number(name, data[name]) for name in _AMOUNTS if name in data}
+    texts = _typed("thresholds", data.get("thresholds", []), list, 'a list such as ["80%", "90%"]')
+    if texts:
+        planning["thresholds"] = tuple(_parsed("thresholds", share_of, text) for text in texts)
     return ScenarioFile(
         what_ifs=tuple(_what_if(name, table) for name, table in _table(data, "scenarios").items()),
         datastores=datastores,
         disks=disks,
         disk_names=disk_names,
-        price_per_tb=_number("price_per_tb", data.get("price_per_tb")),
-        cold_price_per_gb=_number("cold_price_per_gb", data.get("cold_price_per_gb")),
-        lead_days=_number("lead_days", data.get("lead_days")),
-        thresholds=thresholds,
+        planning=planning,
     )
 
 

@@ -61,10 +61,7 @@ def test_every_key_is_read(tmp_path):
         datastores={"trips": "mysql://app@db-1:3306/trips", "users": "users-prod"},
         disks=dict.fromkeys(("trips/cluster-1", "users/cluster-1"), GivenDisk(4 * 10**12, 1500 * 10**9)),
         disk_names=dict.fromkeys(("trips/cluster-1", "users/cluster-1"), "rack-a"),
-        price_per_tb=90,
-        cold_price_per_gb=0.023,
-        lead_days=45,
-        thresholds=(0.7, 0.9),
+        planning={"price_per_tb": 90, "cold_price_per_gb": 0.023, "lead_days": 45, "thresholds": (0.7, 0.9)},
     )
 
 
