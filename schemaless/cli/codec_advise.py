@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
 from schemaless.planning.capacity import history as kept_measurements
 from schemaless.planning.capacity.model import Plan, days_until_full
+from schemaless.planning.capacity.series import daily
 from schemaless.planning.sampling.advice import Candidate, ColumnAdvice
 from schemaless.planning.sampling.advice import advise as make_advice
 from schemaless.planning.sampling.recommendation import share_text
@@ -213,15 +213,13 @@ def _days(
         last = kept_measurements.latest(store)
         if last is None:
             return None
-        complete = [intake for intake in last.growth if intake.complete and intake.column_name in growth]
-        measured = Counter[str]()
-        for intake in complete:
-            measured[intake.column_name] += intake.cells.mid  # type: ignore[assignment]
-        if measured.total():
-            growth = {name: measured[name] for name in growth}
+        columns = daily([last])
+        measured = {name: sum(each.cells_per_day for each in columns if each.column_name == name) for name in growth}
+        if sum(measured.values()):
+            growth = measured
         basis = f"{per_day or 0:,.0f} new cells a day and disks as measured on {last.taken_at:%Y-%m-%d}"
         if per_day is None:
-            per_day = measured.total() / max(1, len({intake.day for intake in last.growth if intake.complete}))
+            per_day = sum(measured.values())
             basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}"
         disks = [space.disk_bytes for space in last.clusters if space.disk_bytes is not None]
         free = [space.free_bytes for space in last.clusters if space.free_bytes is not None]

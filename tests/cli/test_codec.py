@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 import re
 import shlex
@@ -121,6 +122,20 @@ def test_advice_on_versions(invoke, fresh_store, fresh_url, migrate_url, new_row
     assert "as differences" not in invoke(*asked, url=fresh_url).out
     latest = next(fresh_store.get_stored_versions(row, "A"))
     assert body_bytes(fresh_store, "A") - len(latest.body) == pytest.approx(then * before, rel=0.001)
+
+
+def test_advice_takes_the_growth_of_recent_weeks(invoke, accounts, fresh_store):
+    """An old import of few cells a day does not dilute the present growth."""
+    now = datetime.datetime.now(datetime.UTC)
+    at = [now - datetime.timedelta(day) for day in range(60, 0, -1) for _ in range(10 if day <= 30 else 1)]
+    cells = [schemaless.NewCell(schemaless.new_key(), "A", 1, [n] * 20, created_at=each) for n, each in enumerate(at)]
+    fresh_store.put_cells(cells)
+    disks = [part for name in ("cluster-1", "cluster-2") for part in ("--disk", f"{name}=4TB:1TB")]
+    accounts.allow("measure", fresh_store.name, 4)
+    url = accounts.url("measure", accounts.servers[0], fresh_store.name)
+    assert invoke("capacity", "measure", *disks, url=url).code == 0
+
+    assert "at the 10 new cells a day measured on 20" in invoke("codec", "advise", url=url).out
 
 
 @pytest.mark.long
