@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import JobRun, chosen_job, job_option, run_options, workers_options
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, with_options
+from schemaless.cli.options import as_spec, execute_option, with_options
 from schemaless.cli.quantities import FiniteRange, fraction_of, shards_of
 from schemaless.errors import InvalidInput
 from schemaless.ops.jobs.job import Job
@@ -59,6 +59,7 @@ def archive_option(help_text: str) -> Callable[[Any], Any]:
 
 
 proof_options: Final = with_options(
+    as_spec(VerifyOptions, name="options", share="sample"),
     option("--replicas/--no-replicas", "Compare each cell with the replicas in the topology.", default=True),
     option(
         "--lag-timeout SECONDS",
@@ -69,7 +70,7 @@ proof_options: Final = with_options(
     ),
     workers_options,
 )
-"""The options of a verification: replicas, lag timeout, workers."""
+"""The options of a verification, passed as ``options``, and those that choose the workers."""
 
 
 def note_torn(torn: dict[Path, int]) -> None:
@@ -138,12 +139,9 @@ def verify(
     store: Datastore,
     job_id: int | None,
     only: str | None,
-    share: float | None,
-    seed: int | None,
     folders: tuple[Path, ...],
     no_archive: bool,
-    replicas: bool,
-    lag_timeout_s: float,
+    options: VerifyOptions,
     workers: int,
     dask: str | None,
 ) -> int:
@@ -182,7 +180,7 @@ def verify(
     if job is not None and job.unfinished:
         note(f"job {job.job_id} is {job.state}, so cells that it has not re-encoded yet are not reported as faults")
     archive = None if no_archive else archive_of(store, job, folders)
-    options = VerifyOptions(sample=share, seed=seed, archive=archive, replicas=replicas, lag_timeout_s=lag_timeout_s)
+    options = replace(options, archive=archive)
     with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
         report = verify_migration(store, job, options, shards, workers=pool, listener=listener)
     print_result({"job": None if job is None else job.job_id, **verify_json(report, faults.kept)})
@@ -337,8 +335,7 @@ def finalise(
     job_id: int | None,
     folders: tuple[Path, ...],
     accept_left: bool,
-    replicas: bool,
-    lag_timeout_s: float,
+    options: VerifyOptions,
     workers: int,
     dask: str | None,
 ) -> int:
@@ -365,16 +362,7 @@ def finalise(
     job = chosen_job(job_store, job_id)
     shards = job_store.numbers(job.job_id)
     with verify_workers("verifying", store, shards, workers, dask, faults) as (pool, listener):
-        result = finalise_job(
-            store,
-            job,
-            folders,
-            accept_left=accept_left,
-            replicas=replicas,
-            lag_timeout_s=lag_timeout_s,
-            workers=pool,
-            listener=listener,
-        )
+        result = finalise_job(store, job, folders, options, accept_left=accept_left, workers=pool, listener=listener)
     _note_others(job_store, job)
     print_result(
         {

@@ -17,7 +17,7 @@ from schemaless.ops.jobs.workers import Workers
 from schemaless.ops.migrate.archive_files import ArchiveFile
 from schemaless.ops.migrate.originals import Originals, missing_of, missing_text
 from schemaless.ops.migrate.spec import MigrateSpec
-from schemaless.ops.migrate.verify import ERASED, LAG_TIMEOUT_S, VerifyOptions, VerifyReport, verify
+from schemaless.ops.migrate.verify import ERASED, VerifyOptions, VerifyReport, verify
 from schemaless.store.datastore import Datastore
 
 
@@ -121,10 +121,9 @@ def finalise(
     store: Datastore,
     job: Job,
     folders: Iterable[Path] = (),
+    options: VerifyOptions = VerifyOptions(),  # noqa: B008 - immutable
     *,
     accept_left: bool = False,
-    replicas: bool = True,
-    lag_timeout_s: float = LAG_TIMEOUT_S,
     workers: Workers | None = None,
     listener: Listener = ignore_events,
 ) -> FinaliseOutcome:
@@ -138,10 +137,9 @@ def finalise(
         store: the datastore.
         job: a migration that is done.
         folders: as in ``archive_of``.
+        options: what to compare cells with, besides the archive.
         accept_left: accept cells that the job left unchanged and recorded, and archived cells that have been erased
             since.
-        replicas: as in ``VerifyOptions``.
-        lag_timeout_s: as in ``VerifyOptions``.
         workers: as in ``verify``.
         listener: as in ``verify``.
 
@@ -163,7 +161,7 @@ def finalise(
         )
         raise JobConflict(f"cannot finalise job {job.job_id}: it is {job.state}; {next_step}", job.job_id)
     originals = archive_of(store, job, folders)
-    options = VerifyOptions(archive=originals, replicas=replicas, lag_timeout_s=lag_timeout_s)
+    options = replace(options, archive=originals)
     report = verify_migration(store, job, options, workers=workers, listener=listener)
     result = FinaliseOutcome(job, report, _objections(report, accept_left))
     if result.refused:
