@@ -180,15 +180,17 @@ def number_text(value: float) -> str:
     return f"{int(value) if value == int(value) else value:,}"
 
 
-_DECIMAL: Final = (1000.0, ("B", "kB", "MB", "GB", "TB", "PB"))
-_BINARY: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
-_system = _DECIMAL
+DECIMAL_UNITS: Final = (1000.0, ("B", "kB", "MB", "GB", "TB", "PB"))
+BINARY_UNITS: Final = (1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+"""Systems of units of sizes: the factor between neighbours, and their names."""
+
+_system = DECIMAL_UNITS
 
 
 def use_binary_units(binary: bool) -> None:
     """Set whether sizes are shown in powers of 1,024 from now on, instead of powers of 1,000."""
     global _system
-    _system = _BINARY if binary else _DECIMAL
+    _system = BINARY_UNITS if binary else DECIMAL_UNITS
 
 
 def size_units() -> list[tuple[float, str]]:

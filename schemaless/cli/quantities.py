@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import BINARY_UNITS, DECIMAL_UNITS, Interval
 from schemaless.errors import InvalidInput
-from schemaless.planning.capacity import model
 
 _MOST_ID: Final = 2**63 - 1
 _MOST_DIGITS: Final = 20
@@ -40,17 +39,7 @@ class FiniteRange(click.FloatRange):
 
 
 _UNITS: Final = {
-    "b": 1,
-    "kb": model.KB,
-    "mb": model.MB,
-    "gb": model.GB,
-    "tb": model.TB,
-    "pb": 10**15,
-    "kib": model.KIB,
-    "mib": model.MIB,
-    "gib": model.GIB,
-    "tib": model.TIB,
-    "pib": 2**50,
+    name.lower(): base**power for base, names in (DECIMAL_UNITS, BINARY_UNITS) for power, name in enumerate(names)
 }
 _SIZE = re.compile(
     r"([0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-z]*)\Z",

@@ -52,13 +52,8 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.growth import CONSTANT, Growth
 
 KB: Final = 10**3
-MB: Final = 10**6
 GB: Final = 10**9
 TB: Final = 10**12
-KIB: Final = 2**10
-MIB: Final = 2**20
-GIB: Final = 2**30
-TIB: Final = 2**40
 
 MOST_RETENTION_DAYS: Final = 36_525
 

@@ -19,16 +19,11 @@ from typing import Final, NamedTuple
 from schemaless.base.numbers import Interval, adding_up, summed
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
+from schemaless.planning.capacity.model import GB, TB
 from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until, ends_of
 
-TB: Final = 10**12
-"""Bytes in a terabyte, the unit that disks are sold in."""
-
 _COST_DAYS: Final = 365
-
-GB: Final = 10**9
-"""Bytes in a gigabyte, the unit in which object stores are rented."""
 
 MONTH_DAYS: Final = 365 / 12
 """Days of an average month."""

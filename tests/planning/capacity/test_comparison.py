@@ -21,8 +21,8 @@ from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.planning.capacity.measurement import DayIntake
+from schemaless.planning.capacity.model import TB
 from schemaless.planning.capacity.options import Asked, WhatIf
-from schemaless.planning.capacity.planning import TB
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.sampling.block_trial import MODEL_ERROR

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.model import (
     GB,
-    GIB,
     KB,
     TB,
     Plan,
@@ -59,7 +58,7 @@ def test_the_articles_figures_come_out(changes, days):
 def test_a_terabyte_of_1000_gigabytes_lasts_50_days():
     """The article's 51 days require its 1,024 GB; powers of 1,000 and of 1,024 are never mixed."""
     assert days_until_full(replace(ARTICLE, disk_bytes_per_host=TB)) == 50
-    assert days_until_full(replace(ARTICLE, disk_bytes_per_host=1_024 * GIB)) == pytest.approx(54.97, abs=0.01)
+    assert days_until_full(replace(ARTICLE, disk_bytes_per_host=1_024 * 2**30)) == pytest.approx(54.97, abs=0.01)
 
 
 def test_copies_multiply_writes_and_hosts_multiply_space():

@@ -16,8 +16,9 @@ from schemaless.planning.capacity.basis import Collected, DiskForecast
 from schemaless.planning.capacity.disks import Disk
 from schemaless.planning.capacity.forecast import Forecast, NoForecast
 from schemaless.planning.capacity.measurement import Measurement
+from schemaless.planning.capacity.model import TB
 from schemaless.planning.capacity.options import FULL, Asked, PlanningOptions
-from schemaless.planning.capacity.planning import TB, verdict
+from schemaless.planning.capacity.planning import verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.store.erasures.retention import parse_policy
 from schemaless.ui.pages.capacity_json import csv_text, report_json
