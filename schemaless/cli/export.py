@@ -12,7 +12,7 @@ from schemaless.base.numbers import bytes_text, shards_text
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_gave_up
+from schemaless.cli.options import execute_option, note_gave_up, note_waits
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -346,9 +346,7 @@ def _show(status: ExportStatus) -> None:
         note(f"{status.uri}/{file} is missing; 'schemaless export parquet' writes it again")
     for number, added_id, error in status.skipped[:_SHOWN]:
         note(f"shard {number}, added_id {added_id} was exported without its body: {error}")
-    for worker in status.workers:
-        for _, number, reason in worker.reported.get("waits", []):
-            note(f"worker {worker.worker} waits in shard {number}: {reason}")
+    note_waits(status.workers)
 
 
 def _totals(status: ExportStatus) -> dict[str, int]:

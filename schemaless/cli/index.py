@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -14,7 +13,7 @@ from schemaless.base.numbers import shards_text as list_of_shards
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_dry, note_gave_up
+from schemaless.cli.options import execute_option, note_dry, note_gave_up, note_waits, shard_json
 from schemaless.cli.quantities import CatalogId
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.ops.admin.indexes import index_supervisor, indexes_of
@@ -259,9 +258,7 @@ def show_statuses(statuses: Sequence[IndexStatus]) -> None:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:
             hint(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json lists them all")
-        for worker in index.workers:
-            for _, shard, reason in worker.reported.get("waits", []):
-                note(f"worker {worker.worker} waits in shard {shard}: {reason}")
+        note_waits(index.workers)
 
 
 def _row(index: IndexStatus) -> list[Any]:
@@ -292,13 +289,7 @@ def status_json(index: IndexStatus) -> dict[str, Any]:
         **facts(index, "ids_behind", "behind_s"),
         "small_table_caches": dict(index.small_caches),
         "workers": [worker.as_json() for worker in index.workers],
-        "shards": [
-            {
-                **({} if shard.row is None else asdict(shard.row)),
-                **facts(shard, "shard", "ids_behind", "behind_s", "fault"),
-            }
-            for shard in index.shards
-        ],
+        "shards": [shard_json(shard) for shard in index.shards],
     }
 
 

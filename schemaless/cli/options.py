@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields
 from datetime import datetime
 from functools import wraps
 from typing import Any, Final
@@ -20,7 +20,8 @@ from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions
 from schemaless.ops.admin.fields import hashed
 from schemaless.planning.sampling.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.schema.engines import ENGINES, INNODB
-from schemaless.ui.terminal.output import error, note
+from schemaless.store.followers.status import ShardStatus, WorkerStatus
+from schemaless.ui.terminal.output import error, facts, note
 
 engine_option: Final = option(
     "--engine",
@@ -91,6 +92,19 @@ def note_gave_up(gave_up: Mapping[int, str], what: str = "erased cells") -> None
     """Print the shards that a run with ``--once`` could not finish, and what it did not handle there."""
     for shard, reason in gave_up.items():
         error(f"shard {shard}: {what} are not handled, and the next run tries again: {reason}")
+
+
+def note_waits(workers: Iterable[WorkerStatus]) -> None:
+    """Print the shards in which workers of a follower wait, and why."""
+    for worker in workers:
+        for _, shard, reason in worker.reported.get("waits", []):
+            note(f"worker {worker.worker} waits in shard {shard}: {reason}")
+
+
+def shard_json(status: ShardStatus, *names: str) -> dict[str, Any]:
+    """Return the status of a follower in a shard for ``--json``, with further attributes."""
+    row = {} if status.row is None else asdict(status.row)
+    return {**row, **facts(status, "shard", *names, "ids_behind", "behind_s", "fault")}
 
 
 def note_estimated_sizes() -> None:

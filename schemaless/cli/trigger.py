@@ -13,7 +13,15 @@ from schemaless.base.events import Advanced
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import allow_nan_option, execute_option, note_gave_up, time_of, with_options
+from schemaless.cli.options import (
+    allow_nan_option,
+    execute_option,
+    note_gave_up,
+    note_waits,
+    shard_json,
+    time_of,
+    with_options,
+)
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.followers.binlog_notifier import HEARD
@@ -191,8 +199,7 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
                 f"worker {worker.worker} has been in one call since {call['since']}: cell "
                 f"({', '.join(call['key'])}) of shard {call['shard']}, added_id {call['added_id']}"
             )
-        for _, number, reason in worker.reported.get("waits", []):
-            note(f"worker {worker.worker} waits in shard {number}: {reason}")
+    note_waits(trigger.workers)
 
 
 def _badness(status: ShardStatus) -> tuple[Any, ...]:
@@ -217,13 +224,7 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
         "finds_by": trigger.finds_by,
         "small_table_caches": dict(trigger.small_caches),
         "workers": [worker.as_json() for worker in trigger.workers],
-        "shards": [
-            {
-                **({} if status.row is None else asdict(status.row)),
-                **facts(status, "shard", "state", "ids_behind", "behind_s", "fault"),
-            }
-            for status in sorted(trigger.shards, key=_badness)
-        ],
+        "shards": [shard_json(status, "state") for status in sorted(trigger.shards, key=_badness)],
     }
 
 
