@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from schemaless.base.events import Listener, ignore_events
+from schemaless.base.interrupts import is_interrupt
 from schemaless.base.logger import log
 from schemaless.base.runner_names import is_dead_here, runner_name
 from schemaless.errors import SchemalessError, ServerError
@@ -94,8 +95,8 @@ class Driver:
                 if ended:
                     return self._job_store.job(job_id)
                 self._collect(workers)
-        except BaseException:
-            self._stop()
+        except BaseException as error:
+            self._stop(interrupted=is_interrupt(error))
             raise
 
     def _poll(self) -> None:
@@ -185,7 +186,7 @@ class Driver:
         if not cluster:
             time.sleep(pause_s)
 
-    def _stop(self) -> None:
+    def _stop(self, *, interrupted: bool) -> None:
         """Ask this driver's runners to stop, and wait for them."""
         for call in self._calls:
             call.cancel()
@@ -205,8 +206,8 @@ class Driver:
             if not logged:
                 logged = True
                 log.warning(
-                    "stopping: waiting for runners to finish their step and save a checkpoint; press Ctrl-C again to "
-                    "kill them at once"
+                    "stopping: waiting for runners to finish their step and save a checkpoint%s",
+                    "; press Ctrl-C again to kill them at once" if interrupted else "",
                 )
             if running:
                 running = wait(running, timeout=POLL_S).not_done

@@ -240,6 +240,7 @@ class ClusterWatch:
         self._own_calls = 0
         self._reads = 0
         self._notes: list[str] = []
+        self._noted_space = False
         self._take_servers(shards.topology.cluster(cluster))
 
     def _take_servers(self, cluster: Cluster) -> None:
@@ -334,7 +335,12 @@ class ClusterWatch:
             waits += filter(None, (self._wait_of(replica) for replica in replicas))
             waits += self._waits_of(load)
         free_bytes = self._free_bytes(replicas)
-        waits += self._waits_for_space(free_bytes)
+        for_space = self._waits_for_space(free_bytes)
+        waits += for_space
+        if for_space and not self._noted_space:
+            # Unlike other waits, this one may last until space is freed by hand, so even a quiet command says it.
+            self._notes.append(f"waits, because {for_space[0][1]}")
+            self._noted_space = True
         hooked = self._ask_hook()
         if hooked is not None:
             waits.append(("hook", hooked))

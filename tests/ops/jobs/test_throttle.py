@@ -332,6 +332,15 @@ def test_a_disk_that_fills_up_is_a_reason_to_wait(watching, until, replicated, r
 
 
 @pytest.mark.mysql
+def test_a_wait_for_space_is_noted_once(watching, tmp_path):
+    """The runner logs notes as warnings, which a quiet command shows, too."""
+    watch = watching(max_lag_s=None, min_free_bytes=MOST, options={"folders": [tmp_path]})
+    notes = [[note for note in watch.look().notes if note.startswith("waits, because the disk of ")] for _ in range(3)]
+
+    assert [len(found) for found in notes] == [1, 0, 0]
+
+
+@pytest.mark.mysql
 def test_a_hook_decides_where_a_disk_cannot_be_seen(watching, monkeypatch, tmp_path):
     """Exit status 0 lets the job go on; any other, or a hook that cannot be run, makes it wait and is quoted."""
     hook = tmp_path / "free space"

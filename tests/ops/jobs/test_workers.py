@@ -283,6 +283,28 @@ def test_interrupt_during_dispatch_stops_the_runner_too(fresh_store, legacy, mig
     assert bodies(fresh_store) == legacy
 
 
+@pytest.mark.parametrize("ending", [KeyboardInterrupt(), InvalidInput("by a test")])
+def test_ctrl_c_is_named_only_after_an_interrupt(
+    legacy, migrate_store, monkeypatch, caplog, eventually, tmp_path, ending
+):
+    """A run that ends by an error waits for its runners, too, but no one has pressed Ctrl-C."""
+    flag = tmp_path / "wait"
+    flag.touch()
+    original = Workers.submit
+
+    def failing(hands, *arguments):
+        original(hands, *arguments)
+        eventually(lambda: any(state.held for state in JobStore(migrate_store).shards(1)), "it is at work")
+        raise ending
+
+    monkeypatch.setattr(Workers, "submit", failing)
+    with pytest.raises(type(ending)):
+        migrate.run(migrate_store, MigrateSpec(thresholds=Thresholds(flag_file=str(flag))))
+
+    assert "save a checkpoint" in caplog.text
+    assert ("press Ctrl-C again" in caplog.text) == isinstance(ending, KeyboardInterrupt)
+
+
 def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate_store, eventually, tmp_path):
     """Runners use the new thresholds, and a run started with other thresholds joins with the job's own."""
     flag = tmp_path / "wait"
