@@ -106,7 +106,7 @@ def predicted_files(
         for column, kept in shard.columns.items():
             unit = units.get(column)
             if unit is None:  # The codec was not tried on this column, so its cells keep their size.
-                contents[column] = Content(kept.cells, kept.allocated_bytes / PAGE_BYTES)
+                contents[column] = kept.content(column, layout)
             elif unit.before_bytes:
                 contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
             else:
@@ -147,9 +147,20 @@ def predicted(measurement: Measurement) -> dict[tuple[str, str | None], Interval
 
 @dataclass(frozen=True, slots=True)
 class _ColumnContent:
+    """The cells of a column in a shard; ``groups`` has the number and the mean body length of each group."""
+
     cells: float
     body_bytes: float
-    allocated_bytes: float
+    groups: tuple[tuple[float, float], ...]
+
+    def content(self, column: str, layout: Layout) -> Content:
+        """Return the pages that the cells fill, as if the bodies of a group were equally long.
+
+        The allocated bytes of a group are no basis, because they include its share of the file's free pages.
+        """
+        name = column.rpartition("/")[2].removesuffix(f" {COLD}")
+        parts = ((cells, packed(name, [round(mean)], layout)) for cells, mean in self.groups)
+        return sum((part.times(cells / part.rows) for cells, part in parts), Content())
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +220,11 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
             column: _ColumnContent(
                 sum(group.cells.mid for group in groups) / times,
                 sum(group.body_bytes.mid for group in groups) / times,
-                sum(group.allocated_bytes.mid for group in groups) / times,
+                tuple(
+                    (group.cells.mid / times, group.body_bytes.mid / group.cells.mid)
+                    for group in groups
+                    if group.cells.mid
+                ),
             )
             for column, groups in columns.items()
         }
