@@ -125,3 +125,6 @@ def semi_synchronous(primary: LocalServer, *replicas: LocalServer, timeout_ms: i
     finally:
         for server, role in variables:
             sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 0")
+            if server is not primary:
+                # Until it connects again, it acknowledges each commit.
+                sql(server, f"STOP {word(server)} IO_THREAD", f"START {word(server)} IO_THREAD")

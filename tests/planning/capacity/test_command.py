@@ -198,7 +198,7 @@ def test_a_century_is_the_longest_time_in_words(capsys):
 
     assert printed[:2] == ["Full in over 100 years.", "After re-encoding: full in over 100 years."]
     assert "days until full over 100 years over 100 years" in [" ".join(line.split()) for line in printed]
-    assert any(line.startswith("hosts for 2,000,000 days") for line in printed)
+    assert any(line.startswith("hosts for 2,000,000 days") for line in printed), printed
     assert answer(capsys, *tiny)["days_until_full"]["high"] == 500_000_000
 
     assert run([*ARTICLE, *START, "--documents-per-day", "1..1M"]) == 0
