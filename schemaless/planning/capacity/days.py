@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from schemaless.base.numbers import LEVEL, Interval, added, poisson_bounds, student_t
-from schemaless.codec.envelope import COLD
+from schemaless.codec.envelope import COLD, ERASED
 from schemaless.planning.capacity.day_ends import PLACES, DenseIds, End, Probe, inverted, search
 from schemaless.planning.capacity.groups import PartSample
 from schemaless.planning.capacity.measurement import DayIntake, Method
@@ -202,8 +202,8 @@ class _Search:
                 cells = count.cells(column, *_scatter(nearby, column))
                 noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
                 complete = day < today and (day > self.days[0] or len(self.days) == MOST_DAYS)
-                size, cold = sizes.bytes_of(cells, noon), sizes.cold_of(cells, noon)
-                intakes.append(DayIntake(day, cluster, column, cells, size, "search", complete, *cold))
+                size, states = sizes.bytes_of(cells, noon), sizes.states_of(cells, noon)
+                intakes.append(DayIntake(day, cluster, column, cells, size, "search", complete, *states))
         return intakes
 
     def _count(self, ends: dict[int, list[End]], number: int) -> _CountedDay:
@@ -317,8 +317,8 @@ class _BodySizes:
                     size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
                     at = values["at",] / values["timed",]
                     squares, texts = values.get(("squares", column), 0.0), values.get(("texts", column), 0.0)
-                    cold = values.get(("cells", column, COLD), 0.0)
-                    sums = (cells, size, squares, cold, texts)
+                    cold, erased = (values.get(("cells", column, state), 0.0) for state in (COLD, ERASED))
+                    sums = (cells, size, squares, cold, texts, erased)
                     windows.append((at, *(window.weight * value for value in sums)))
         self._windows = sorted(windows)
         self._times = [at for at, *_ in self._windows]
@@ -341,12 +341,12 @@ class _BodySizes:
         above = math.hypot((cells.high - cells.mid) * mean, half)
         return Interval(max(0.0, mid - below), mid, mid + above)
 
-    def cold_of(self, cells: Interval, noon: float) -> tuple[int, int]:
-        """Estimate how many of these cells are cold, and the bytes of their JSON text."""
+    def states_of(self, cells: Interval, noon: float) -> tuple[int, int, float]:
+        """Estimate how many of these cells are cold, the bytes of their JSON text, and the share of erased cells."""
         near = self._nearest(noon)
-        count = sum(window[1] for window in near)
-        cold, texts = (round(cells.mid * sum(window[place] for window in near) / max(1.0, count)) for place in (4, 5))
-        return cold, texts
+        count = max(1.0, sum(window[1] for window in near))
+        cold, texts, erased = (sum(window[place] for window in near) / count for place in (4, 5, 6))
+        return round(cells.mid * cold), round(cells.mid * texts), erased
 
     def _nearest(self, noon: float) -> list[tuple[float, ...]]:
         low, high = (bisect_left(self._times, noon + side * _DAY_S / 2) for side in (-1, 1))
@@ -373,6 +373,8 @@ def _by_created_at(cluster: str, samples: Sequence[PartSample], today: date, met
             complete=first < day < today.isoformat(),
             cold_cells=round(sum(part.sample.total(("day cold", column, day)).mid for part in samples)),
             cold_text_bytes=round(sum(part.sample.total(("day texts", column, day)).mid for part in samples)),
+            erased_share=sum(part.sample.total(("day erased", column, day)).mid for part in samples)
+            / sum(part.sample.total(("day", column, day)).mid for part in samples),
         )
         for column, day in days
     ]

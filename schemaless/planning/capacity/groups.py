@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.base.numbers import Interval, student_t
-from schemaless.codec.envelope import COLD, HEADER_BYTES, describe_body
+from schemaless.codec.envelope import COLD, ERASED, HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.references import text_bytes
 from schemaless.codec.registry import LEGACY
@@ -72,10 +72,10 @@ class PartSample:
         part: The part.
         sample: Values by window, under these keys: ``("cells", column_name, codec)``, and likewise ``bytes``, ``pages``
             and ``json``; ``("squares", column_name)``, the sum of the squared body bytes; ``("day", column_name, day)``
-            and ``("day bytes", ...)``, the cells of a day and their bytes; ``("day cold", ...)`` and
-            ``("day texts", ...)``, its cold cells and the bytes of their JSON text, whose total is ``("texts",
-            column_name)``; ``("future",)`` and ``("damaged",)``, the numbers of such cells; ``("timed",)``, the number
-            of cells that are not from the future, and ``("at",)``, the sum of their times.
+            and ``("day bytes", ...)``, the cells of a day and their bytes; ``("day cold", ...)`` and ``("day texts",
+            ...)``, its cold cells and the bytes of their JSON text, whose total is ``("texts", column_name)``; ``("day
+            erased", ...)``, its erased cells; ``("future",)`` and ``("damaged",)``, the numbers of such cells;
+            ``("timed",)``, the number of cells that are not from the future, and ``("at",)``, the sum of their times.
         probes: One for each row read, by shard.
         rows_read: Number of rows fetched from the server.
         pages_read: Number of pages of the table that were read, according to the page model.
@@ -180,6 +180,7 @@ class _Reader:
                 if text:
                     values["day cold", column, day] += 1
                     values["day texts", column, day] += text
+                values["day erased", column, day] += name[1] == ERASED
                 values["at",] += at
                 values["timed",] += 1
             rows += 1

@@ -74,6 +74,7 @@ class DayIntake:
             may have started late.
         cold_cells: Number of these cells that are cold.
         cold_text_bytes: Length of the JSON text of their documents.
+        erased_share: Share of these cells that are erased, 0 to 1.
     """
 
     day: date
@@ -85,6 +86,7 @@ class DayIntake:
     complete: bool = True
     cold_cells: int = 0
     cold_text_bytes: int = 0
+    erased_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,10 @@ growth. Cold cells count with the bodies that they would have in the database.
 from __future__ import annotations
 
 import datetime
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.codec.envelope import COLD, ERASED, REFERENCE_BYTES
 from schemaless.planning.capacity.measurement import DayIntake, Measurement
 
@@ -22,6 +20,9 @@ _MOST_DAYS: Final = 730
 
 _BOUNDARY_DAYS: Final = 7
 """Number of days, after the last day whose cells were erased, that may look partly erased."""
+
+_ALL_ERASED: Final = 0.999
+_MOSTLY_ERASED: Final = 0.5
 
 RECENT_DAYS: Final = 28
 """Number of recent days whose average counts as the current daily growth."""
@@ -154,15 +155,14 @@ def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -
 def _erased_days(intakes: Sequence[DayIntake]) -> set[datetime.date]:
     """Return the days whose cells were erased before the measurement.
 
-    The sizes of a day come from samples near it, so days near erased ones look partly erased.
+    The states of a day's cells come from samples near it, so days near erased ones look partly erased.
     """
-    means = {each.day: each.body_bytes.mid / each.cells.mid for each in intakes if each.cells.mid}
-    gone = {day for day, mean in means.items() if mean <= TOMBSTONE_BYTES}
-    if not gone or len(gone) == len(means):
+    shares = {each.day: each.erased_share for each in intakes if each.cells.mid}
+    gone = {day for day, share in shares.items() if share > _ALL_ERASED}
+    if not gone:
         return gone
-    usual = statistics.median(mean for day, mean in means.items() if day not in gone)
     boundary = max(gone) + datetime.timedelta(_BOUNDARY_DAYS)
-    return gone | {day for day, mean in means.items() if day <= boundary and mean < usual / 2}
+    return gone | {day for day, share in shares.items() if day <= boundary and share > _MOSTLY_ERASED}
 
 
 def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:

@@ -163,7 +163,8 @@ def emptied(newest: Measurement, before: datetime.date) -> Measurement:
             return each
         # Samples near the boundary hold some of the following day's bodies.
         last = each.day == before - DAY
-        return replace(each, body_bytes=each.body_bytes.times(0.3) if last else size.times(each.cells.mid))
+        bodies = each.body_bytes.times(0.3) if last else size.times(each.cells.mid)
+        return replace(each, body_bytes=bodies, erased_share=0.7 if last else 1.0)
 
     return replace(newest, growth=tuple(map(of_day, newest.growth)))
 

@@ -80,8 +80,10 @@ def test_erased_cells_are_no_part_of_codec_trials(
     before = collect(fresh_store).measurements[-1].trials
     for row in rows[:20]:
         erase_store.erase(row, reason="test")
-    after = collect(fresh_store).measurements[-1].trials
+    newest = collect(fresh_store).measurements[-1]
+    after = newest.trials
 
+    assert sum(round(each.erased_share * each.cells.mid) for each in newest.growth) == 20
     assert after.disk_per_body["LOG"].mid == pytest.approx(before.disk_per_body["LOG"].mid, rel=0.05)
     assert {trial.sampled for trial in after.columns} == {20}
 
