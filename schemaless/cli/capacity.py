@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -222,16 +222,19 @@ def _show_measurement(measurement: Measurement) -> None:
 
 
 def _recent(measurement: Measurement) -> list[date]:
-    """Return the last whole days, whose average is shown."""
-    return sorted({new.day for new in measurement.growth if new.complete})[-_LAST_DAYS:]
+    """Return the last whole days before the measurement, with or without cells; their average is shown."""
+    first = min((new.day for new in measurement.growth if new.complete), default=None)
+    days = [measurement.taken_at.date() - timedelta(number) for number in range(_LAST_DAYS, 0, -1)]
+    return [day for day in days if first is not None and day >= first]
 
 
 def _show_growth(measurement: Measurement) -> None:
     days = _recent(measurement)
     rows = []
     for column in measurement.column_names if days else ():
-        intakes = [new for new in measurement.growth if new.column_name == column and new.day in days]
-        cells, size = (added(getattr(new, name) for new in intakes).times(1 / len(days)) for name in _ESTIMATES[:2])
+        intakes = [new for new in measurement.growth if new.column_name == column]
+        recent = [new for new in intakes if new.day in days]
+        cells, size = (added(getattr(new, name) for new in recent).times(1 / len(days)) for name in _ESTIMATES[:2])
         methods = ", ".join(sorted({new.method for new in intakes}))
         rows.append([column, estimate_text(cells), estimate_text(size, bytes_text), methods])
     if rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,8 +14,9 @@ pytestmark = pytest.mark.mysql
 
 @pytest.fixture
 def measure_url(accounts, fresh_store, new_row) -> str:
-    """A datastore with four days of cells, under the role ``measure``."""
+    """A datastore with four days of cells and an older column, under the role ``measure``."""
     start = datetime.now(UTC) - timedelta(days=3)
+    fresh_store.put_cells([NewCell(new_row(), "OLD", 1, {}, start - timedelta(days=n)) for n in range(30, 6, -1)])
     fresh_store.put_cells(
         [NewCell(new_row(), "BASE", 1, {"n": number}, start + timedelta(hours=number)) for number in range(72)]
     )
@@ -34,13 +36,15 @@ def test_measure_saves_and_history_lists(invoke, measure_url):
     assert (first.code, first.err) == (0, "")
     assert "BASE" in first.out
     assert "msgpack+none" in first.out
-    assert "new a day, " in first.out
+    today = datetime.now(UTC).date()
+    assert f"new a day, {today - timedelta(7)} to {today - timedelta(1)}\n" in first.out
+    assert re.search(r"\nOLD +0 +0 B +count\n", first.out)
     assert "read all cells: " in first.out
     assert first.out.endswith("saved in the catalog as measurement 1\n")
     assert second.json["sample_id"] == 2
     assert second.json["seed"] == 5
     assert second.json["groups"][0]["cells"]["exact"]
-    assert sum(each["cells"]["mid"] for each in second.json["growth"]) == 72
+    assert sum(each["cells"]["mid"] for each in second.json["growth"]) == 72 + 24
     assert saved == [second.json]
     assert [line.split()[0] for line in listed.out.splitlines()] == ["no.", "1", "2"]
 
