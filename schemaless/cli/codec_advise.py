@@ -14,6 +14,7 @@ from schemaless.cli.options import choice_options
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.codec.registry import MSGPACK, Codec
 from schemaless.planning.capacity import history as kept_measurements
+from schemaless.planning.capacity.disks import disks_of
 from schemaless.planning.capacity.model import Plan, days_until_full
 from schemaless.planning.capacity.series import daily
 from schemaless.planning.sampling.advice import Candidate, ColumnAdvice
@@ -204,7 +205,7 @@ def _days(
 
     Figures that are not given are taken from the last measurement; None if one is in neither.
     """
-    clusters = len(internals_of(store).topology.clusters)
+    hosts = len(internals_of(store).topology.clusters)
     growth = {of_column.column_name: of_column.cells.mid for of_column in advice}
     filled = None
     if per_day is not None and disk_bytes is not None:
@@ -221,20 +222,19 @@ def _days(
         if per_day is None:
             per_day = sum(measured.values())
             basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}"
-        disks = [space.disk_bytes for space in last.clusters if space.disk_bytes is not None]
-        free = [space.free_bytes for space in last.clusters if space.free_bytes is not None]
-        if disk_bytes is not None and disks:
-            average = bytes_text(sum(disks) / len(disks))
+        disks = disks_of(last)
+        sizes = [disk.disk_bytes for disk in disks if disk.disk_bytes is not None]
+        used = [disk.used_bytes for disk in disks if disk.used_bytes is not None]
+        if disk_bytes is not None and sizes:
+            average = bytes_text(sum(sizes) / len(sizes))
             basis += f"; the disk size is that of --disk, not the measured {average}"
-        elif disk_bytes is None and min(len(disks), len(free)) < clusters:
-            return None
         elif disk_bytes is None:
-            disk_bytes, filled = sum(disks) / clusters, float(sum(disks) - sum(free))
+            if not disks or len(used) < len(disks):
+                return None
+            hosts, disk_bytes, filled = len(disks), sum(sizes) / len(disks), float(sum(used))
     if not per_day or not sum(growth.values()):
         return None
-    plan = Plan(
-        documents_per_day=per_day, bytes_per_document=1.0, disk_bytes_per_host=disk_bytes or 1.0, hosts=clusters
-    )
+    plan = Plan(documents_per_day=per_day, bytes_per_document=1.0, disk_bytes_per_host=disk_bytes or 1.0, hosts=hosts)
 
     def days_of(pages: list[float], stored_bytes: float) -> float:
         per_cell = sum(
