@@ -30,7 +30,15 @@ from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
-from schemaless.ui.terminal.output import MOST_SHOWN_DAYS, counted, day_count_text, out, print_result, print_table
+from schemaless.ui.terminal.output import (
+    MOST_SHOWN_DAYS,
+    change_text,
+    counted,
+    day_count_text,
+    out,
+    print_result,
+    print_table,
+)
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 
@@ -87,13 +95,15 @@ class _Variant:
             days = Interval(
                 *sorted(math.floor(after) - math.floor(before) for before, after in zip(early, late, strict=True))
             )
-            texts.append(f"{_range_text(days, '{:,.0f}'.format)} days more")
+            texts.append(change_text(days, lambda each: _range_text(each, "{:,.0f}".format), "days more", "days less"))
         before, after = now.price_per_month, self.price_per_month
         if before is not None and after is not None:
             less = Interval(*sorted(was - then for was, then in zip(before, after, strict=True)))
-            texts.append(f"{_range_text(less, '{:,.2f}'.format)} a month less")
+            texts.append(
+                change_text(less, lambda each: _range_text(each, "{:,.2f}".format), "a month less", "a month more")
+            )
         share = 1 - self.outlook.bytes_per_day.mid / now.outlook.bytes_per_day.mid
-        return f": {', '.join(texts)} ({share * 100:.0f} %)" if texts else ""
+        return f": {', '.join(texts)} ({abs(share) * 100:.0f} %)" if texts else ""
 
 
 _DAY = click.DateTime(["%Y-%m-%d"])

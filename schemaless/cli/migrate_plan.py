@@ -24,6 +24,7 @@ from schemaless.ops.migrate.plan import (
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
+    change_text,
     counted,
     estimate_json,
     estimate_text,
@@ -124,7 +125,7 @@ def show_superseded(found: Superseded) -> None:
         as_deltas = (
             f"as differences, {estimate_text(deltas.cells)} of them would take "
             f"{estimate_text(deltas.bytes_after, bytes_text)} instead of "
-            f"{estimate_text(deltas.bytes_before, bytes_text)}, {_less(deltas)} less"
+            f"{estimate_text(deltas.bytes_before, bytes_text)}, {_less(deltas)}"
         )
     out().print(
         f"versions that have a higher one: {estimate_text(found.cells)}, with "
@@ -138,7 +139,7 @@ def _show_change(result: MigrationPlan, total: Change) -> None:
         f"a run with --to {result.codec} would re-encode {about}{estimate_text(total.cells)} "
         f"{'body' if total.cells.high == 1 else 'bodies'}: "
         f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
-        f"{_less(total)} less"
+        f"{_less(total)}"
     )
     if result.run_time is not None:
         run = result.run_time
@@ -190,7 +191,7 @@ def _show_tables(result: MigrationPlan) -> None:
                 "cells": estimate_text(change.cells),
                 "before": estimate_text(change.bytes_before, bytes_text),
                 "after": estimate_text(change.bytes_after, bytes_text),
-                "less": _less(change),
+                "less": _less(change, less=""),
             }
             for name, change in result.columns.items()
         ]
@@ -228,11 +229,12 @@ def _show_space(space: FilesForecast, changes: bool) -> None:
     )
 
 
-def _less(change: Change) -> str:
+def _less(change: Change, less: str = "less") -> str:
     share = change.after_share
     if share is None:
         return "-"
-    return estimate_text(Interval(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
+    decrease = Interval(1 - share.high, 1 - share.mid, 1 - share.low)
+    return change_text(decrease, lambda each: estimate_text(each, "{:.1%}".format), less)
 
 
 def _plan_json(result: MigrationPlan) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from schemaless.ops.migrate.rebuild import run as run_rebuild
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    bytes_change_text,
     counted,
     estimate_json,
     estimate_text,
@@ -107,7 +108,7 @@ def _show_plan(plans: list[RebuildPlan]) -> None:
     possible = counted(total["shards"] - total["refused"], "shard")
     out().print(
         f"{possible}: files of {bytes_text(total['file_bytes'])} would become about "
-        f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
+        f"{bytes_text(total['rebuilt_bytes'])}, {bytes_change_text(total['file_bytes'] - total['rebuilt_bytes'])}"
     )
     if any(plan.replicas for plan in plans):
         longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.lag_s.high)
@@ -125,7 +126,9 @@ def _show_plan(plans: list[RebuildPlan]) -> None:
             "cluster": plan.cluster,
             "file now": bytes_text(plan.size.file_bytes),
             "rebuilt": estimate_text(plan.prediction.file_bytes, bytes_text),
-            "gives back": "-" if plan.refusal else bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
+            "gives back": "-"
+            if plan.refusal
+            else bytes_change_text(plan.size.file_bytes - plan.prediction.file_bytes.mid, less=""),
             "needs free": bytes_text(plan.needed_bytes),
             "free": size_text(plan.free_bytes, "?"),
             "takes": estimate_text(plan.seconds, duration),
@@ -168,10 +171,12 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
         "seconds": round(sum(outcome.seconds or 0.0 for outcome in done), 3),
     }
     print_result({"total": total, "shards": [_rebuilt_json(outcome) for outcome in rebuilt]})
+    freed = bytes_change_text(
+        total["before_bytes"] - total["after_bytes"], "given back to the disk", "more space used on the disk"
+    )
     out().print(
         f"{len(done)} of {counted(len(rebuilt), 'shard')} rebuilt: {bytes_text(total['before_bytes'])} became "
-        f"{bytes_text(total['after_bytes'])}; "
-        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]",
+        f"{bytes_text(total['after_bytes'])}; [bold]{freed}[/]",
         markup=True,
     )
     if total["after_bytes"]:
@@ -188,7 +193,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt]) -> None:
             "after": size_text(outcome.after_bytes),
             "given back": None
             if outcome.after_bytes is None
-            else bytes_text(outcome.before_bytes - outcome.after_bytes),
+            else bytes_change_text(outcome.before_bytes - outcome.after_bytes, less=""),
             "predicted": outcome.predicted and bytes_text(outcome.predicted.mid),
             "off by": None if outcome.off is None else f"{outcome.off:+.1%}",
             "took": None if outcome.seconds is None else duration(outcome.seconds),

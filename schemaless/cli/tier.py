@@ -28,6 +28,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
+    bytes_change_text,
     counted,
     facts,
     note,
@@ -159,7 +160,7 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
     total = found.total
     for name in sorted({name for name, _ in rules} - found.columns.keys()):
         note(f"{name} has a policy, but no cells in these shards")
-    print_result({**_survey_json(found), "freed_bytes": found.freed_bytes, "new_file_bytes": found.new_file_bytes})
+    print_result({**_survey_json(found), "freed_bytes": total.freed_bytes, "new_file_bytes": found.new_file_bytes})
     if not total.eligible_cells:
         out().print("no further cells become cold now")
         return
@@ -167,13 +168,13 @@ def _plan_and_show(store: Datastore, shards: Sequence[int]) -> None:
         "",
         ["column", "cells", "become cold", "freed in the database"],
         [
-            [name, f"{each.cells:,}", f"{each.eligible_cells:,}", bytes_text(each.eligible_bytes)]
+            [name, f"{each.cells:,}", f"{each.eligible_cells:,}", bytes_change_text(each.freed_bytes, less="")]
             for name, each in sorted(found.columns.items())
         ],
         text_columns=1,
     )
     out().print(
-        f"{counted(total.eligible_cells, 'cell')} would become cold: {bytes_text(found.freed_bytes)} less in bodies, "
+        f"{counted(total.eligible_cells, 'cell')} would become cold: {bytes_change_text(total.freed_bytes)} in bodies, "
         f"about {bytes_text(found.new_file_bytes)} of files"
     )
 
@@ -206,7 +207,7 @@ def run(store: Datastore, shards: list[int], execute: bool, how: JobRun) -> int:
     print_result(result)
     freed = result["bytes_before"] - result["bytes_after"]
     out().print(
-        f"{counted(result['cells'], 'cell')} became cold: {bytes_text(freed)} less in bodies, "
+        f"{counted(result['cells'], 'cell')} became cold: {bytes_change_text(freed)} in bodies, "
         f"{counted(result['files'], 'file')} of {bytes_text(result['file_bytes'])}"
     )
     if result["bases"]:

@@ -53,6 +53,16 @@ def test_plan_as_json_has_each_figure_with_its_interval(invoke, migrate_url, leg
     assert data["run_time"]["seconds_of_one_worker"]["low"] >= 0
 
 
+def test_plan_says_that_bodies_get_longer(invoke, migrate_url, fresh_store, new_row):
+    """A growth is more, not a negative share less."""
+    fresh_store.put_cells([NewCell(new_row(), name, 1, {"text": "word " * 100}) for name in ("A", "B")])
+    shown = invoke("migrate", "plan", "--to", "legacy", url=migrate_url).out
+
+    assert shown.splitlines()[0].endswith("% more")
+    assert shown.count("% more") == 3
+    assert "-" not in shown.splitlines()[0].partition(" B ")[2]
+
+
 def test_plan_with_nothing_to_do_says_so(invoke, migrate_url, legacy):
     """A source codec without bodies, and a target codec that all bodies are in."""
     back = invoke("migrate", "plan", "--to", "legacy", url=migrate_url)

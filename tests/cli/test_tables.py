@@ -23,6 +23,21 @@ TABLES = st.integers(1, 6).flatmap(
 )
 
 
+@pytest.mark.parametrize(
+    ("decrease", "words", "text"),
+    [
+        (6.29e6, (), "6.29 MB less"),
+        (0, (), "0 B less"),
+        (-6.29e6, (), "6.29 MB more"),
+        (-6.29e6, ("given back", "more space used"), "6.29 MB more space used"),
+        (6.29e6, ("",), "6.29 MB"),
+    ],
+)
+def test_a_growth_is_no_negative_decrease(decrease, words, text):
+    """The sign becomes a word."""
+    assert output.bytes_change_text(decrease, *words) == text
+
+
 @given(TABLES, st.integers(1, 100), st.integers(0, 6))
 def test_a_table_of_any_width_breaks_no_word(cells, width, text_columns):
     """Each word of each value stands somewhere, unbroken, and no line is wider than there is room for its words."""

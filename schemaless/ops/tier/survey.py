@@ -51,6 +51,11 @@ class Tiers:
     eligible_cells: int = 0
     eligible_bytes: int = 0
 
+    @property
+    def freed_bytes(self) -> int:
+        """Size of the bodies that the next run replaces, less that of the references."""
+        return self.eligible_bytes - REFERENCE_BYTES * self.eligible_cells
+
     def __add__(self, other: Tiers) -> Tiers:
         return Tiers(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
@@ -85,11 +90,6 @@ class Survey:
     def new_file_bytes(self) -> int:
         """Predicted size of the files that the next run writes."""
         return round(self.total.eligible_bytes * (self.file_share or 0))
-
-    @property
-    def freed_bytes(self) -> int:
-        """Size of the bodies that the next run replaces, less that of the references."""
-        return self.total.eligible_bytes - REFERENCE_BYTES * self.total.eligible_cells
 
 
 def survey(

@@ -9,7 +9,7 @@ from typing import Final
 from schemaless.base.numbers import bytes_text, units_text
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport
 from schemaless.ui.pages import frame
-from schemaless.ui.terminal.output import counted, estimate_text, size_text
+from schemaless.ui.terminal.output import change_text, counted, estimate_text, size_text
 
 _STYLE: Final = """
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
@@ -88,8 +88,7 @@ def _answers(report: ReclaimedReport) -> str:
 def _less(before: int, after: int) -> str:
     if not before:
         return "nothing to do"
-    share = 1 - after / before
-    return f"{share:.1%} less" if share >= 0 else f"{-share:.1%} more"
+    return change_text(1 - after / before, lambda share: f"{share.mid:.1%}")
 
 
 def _files(report: ReclaimedReport) -> str:

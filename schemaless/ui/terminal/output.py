@@ -259,6 +259,21 @@ def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".f
     return f"{mid} ({low} to {high})"
 
 
+def change_text(
+    decrease: Interval | float, text: Callable[[Interval], str], less: str = "less", more: str = "more"
+) -> str:
+    """Format by how much something gets less, ``6.29 MB less``; a negative decrease becomes ``6.29 MB more``."""
+    low, mid, high = change = Interval.of(decrease)
+    if mid >= 0:
+        return f"{text(change)} {less}".rstrip()
+    return f"{text(Interval(-high, -mid, -low))} {more}"
+
+
+def bytes_change_text(decrease: float, less: str = "less", more: str = "more") -> str:
+    """Format by how many bytes something gets less; see ``change_text``."""
+    return change_text(decrease, lambda size: bytes_text(size.mid), less, more)
+
+
 def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str, Any]:
     """Return an estimate for ``print_result``, rounded to ``digits`` decimals, or to whole numbers."""
     return {

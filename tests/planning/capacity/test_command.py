@@ -107,6 +107,13 @@ def test_a_price_gives_the_cost_of_a_month_and_what_is_saved(capsys):
     assert ["a", "month", "at", "90", "per", "TB", f"{now:.2f}", f"{after:.2f}"] in [line.split() for line in lines]
 
 
+def test_a_loss_is_not_shown_as_a_negative_gain(capsys):
+    """Documents that get longer fill the disk earlier and cost more."""
+    assert run([*ARTICLE, *START, "--bytes-per-document-after", "40kB", "--price-per-tb", "90"]) == 0
+
+    assert capsys.readouterr().out.splitlines()[1].endswith(": 26 days less, 54.75 a month more (100 %).")
+
+
 @pytest.mark.parametrize("place", [0, len(ARTICLE)])
 def test_sizes_are_shown_in_binary_units_on_request(capsys, place):
     """``--binary``, anywhere on the command line, changes texts, but not the bytes of JSON."""
