@@ -27,6 +27,7 @@ from schemaless.planning.capacity.days import MOST_DAYS
 from schemaless.planning.capacity.disks import Disk
 from schemaless.planning.capacity.expiry import Expiring, Stored, aging, expiring, freed_share
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast
+from schemaless.planning.capacity.measurement import CodecTrials
 from schemaless.planning.capacity.options import NOTHING, WhatIf
 from schemaless.planning.sampling.column_trials import HISTORY, plain_name
 from schemaless.schema.engines import ENGINES
@@ -323,7 +324,7 @@ def _tier(basis: Basis, change: WhatIf, state: _State) -> _State:
         if days is None or share is None:
             continue
         stored, per_body = _in_database(basis, change, state, column)
-        layout = basis.measurement.trials.layout
+        layout = _trials(basis, change, state).layout
         freed = freed_share(stored, REFERENCE_BYTES, column.rpartition("/")[2], layout)
         aged = aging(stored, days, freed, state.times.mid)
         found.append(aged)
@@ -393,7 +394,15 @@ def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expir
         sorted(past.items()),
         _growth_share(basis, change, state, column),
     )
-    return expiring(change.policies[column], stored, state.times.mid, basis.measurement.trials)
+    return expiring(change.policies[column], stored, state.times.mid, _trials(basis, change, state))
+
+
+def _trials(basis: Basis, change: WhatIf, state: _State) -> CodecTrials:
+    """Return the trials, with the layout of the storage engine that the cells of a disk are in after a change."""
+    trials = basis.measurement.trials
+    converted = any(basis.converts(name, change.engine) for name in state.disk.clusters)
+    there = trials.engines.get(change.engine or "") if converted else None
+    return trials if there is None else replace(trials, layout=there.layout)
 
 
 _STEPS: Final = (_reencode, _grow, _rebuild, _expire, _tier)

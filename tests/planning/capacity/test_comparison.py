@@ -38,6 +38,7 @@ from tests.planning.capacity.reports import (
     PLANNING,
     RACK,
     TAKEN_AT,
+    TODAY,
     WHAT_IFS,
     common,
     growth,
@@ -322,6 +323,20 @@ def test_what_tiering_frees_and_costs_follows_from_the_days_of_the_json():
     text = tier_answers(found)["Scenario 'tiers'"].detail
     assert f"{cold['price_of_month']:.2f} a month each" in text
     assert "the disks do not fill within 600 days (as now: " in text
+
+
+def test_references_have_the_rows_of_the_engine_that_cells_move_to():
+    """In MyRocks, a row with a reference takes 90 to 110 bytes."""
+    newest = measurement(days=120, bytes_a_day=4 * MIB, clusters=[space("cluster-1")])
+    newest = replace(newest, trials=replace(tried(), file_share=dict.fromkeys(("BASE", "STATUS"), within(0.2))))
+    moved = WhatIf(name="moved", engine="rocksdb")
+    found = report(newest, what_ifs=(moved, replace(moved, name="both", tier_after=30)))
+    files = {each.name: each.file_bytes.mid for each in found.scenarios if each.file_bytes is not None}
+    bodies = sum(each.body_bytes.mid for each in newest.growth if (TODAY - each.day).days > 30)
+    cells = bodies * sum(each.cells.mid for each in newest.groups) / sum(each.body_bytes.mid for each in newest.groups)
+
+    freed = files["moved"] - files["both"]
+    assert IN_MYROCKS * bodies - 110 * cells < freed < IN_MYROCKS * bodies - 90 * cells
 
 
 def test_cold_cells_grow_as_they_did_before_they_were_cold():
