@@ -93,14 +93,17 @@ class Entries:
         selected: list[tuple[Any, ...]] = []
         query_shards(self._shards, pages, select, selected.extend)
         for added_id, row_key, version, *latest in selected:
-            before[self._shard_of(row_key), int(added_id)] = version
+            before[self._shard_of(row_key), int(added_id)] = None if version is None else int(version)
             refs[bytes(row_key)] = _refs(latest)
+        if far := {place: by_id[place] for place, version in before.items() if version == sql.NOT_NEAR}:
+            # In a later snapshot: a version that came between is in a later page of the feed.
+            before |= self._previous(far)
         parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in by_id.values()}
         wanted = self._places(refs)
         for place, version in before.items():
             cell = by_id[place]
             if version is not None:
-                wanted.append((cell.row_key.bytes, cell.column_name, int(version)))
+                wanted.append((cell.row_key.bytes, cell.column_name, version))
         self._fill(parts, wanted)
         changes = []
         for place, version in before.items():
@@ -109,6 +112,20 @@ class Entries:
             now = parts[row, column, cell.ref_key]
             changes.append(Change(row, column, now, self._known(parts, row, column, version)))
         return page_writes(self.definition, self._shard_count, changes, self._states(refs, parts))
+
+    def _previous(self, cells: Mapping[tuple[int, int], StoredCell]) -> dict[tuple[int, int], int | None]:
+        """Return the ref_key of the version before each cell, or None, by shard and added_id."""
+        before: dict[tuple[int, int], int | None] = dict.fromkeys(cells)
+        by_shard = grouped((shard, cell) for (shard, _), cell in cells.items())
+
+        def select(shard: int) -> bytes:
+            return sql.select_previous(self._shards.database(shard), by_shard[shard])
+
+        selected: list[tuple[Any, ...]] = []
+        query_shards(self._shards, by_shard, select, selected.extend)
+        for added_id, row_key, version in selected:
+            before[self._shard_of(row_key), int(added_id)] = int(version)
+        return before
 
     def rows(self, shard: int, row_keys: Sequence[bytes]) -> dict[bytes, tuple[RowState, int]]:
         """Read the current state of rows of a shard.

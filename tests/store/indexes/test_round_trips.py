@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import threading
 import time
@@ -212,3 +213,34 @@ def test_work_done_in_a_batch_counts_however_long_it_took(kept, fresh_store, new
 
     assert [lease.reached - lease.top for lease in worker.leases.held.values()] == [0] * 4
     assert all(lease.reached for lease in worker.leases.held.values())
+
+
+@pytest.mark.twice
+def test_cells_of_long_rows_read_no_more_entries_than_those_of_short_ones(kept, fresh_store, new_row, by_hand):
+    """Versions come in any order, and each belongs to another client than the one before; on two servers."""
+    rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == shard) for shard in range(4)]
+    clients = [new_row() for _ in range(3)]
+    refs = random.Random(5).sample(range(400), 400)
+    fresh_store.put_cells(
+        [schemaless.NewCell(row, "BASE", ref, trip(1, clients[ref % 3])) for ref in refs for row in rows]
+    )
+    kept.fill()
+    kept.catch_up()
+
+    index = fresh_store.index("client_trips")
+    found = [{row.row_key for row in index.query(client=client).rows} for client in clients]
+    assert found == [set(rows), set(), set()]
+    database = internals_of(fresh_store).shards.database(0)
+    cells = [cell for cell in fresh_store.get_stored_cells_for_shard(0, limit=1000).cells if cell.row_key == rows[0]]
+
+    def read(connection: Connection) -> int:
+        connection.execute(b"FLUSH STATUS")
+        ids = [cell.added_id for cell in cells]
+        selected = connection.rows(sql.select_refs(database, ["BASE"], ids))
+        far = [cell for cell in cells if (cell.added_id, sql.NOT_NEAR) in {(row[0], row[2]) for row in selected}]
+        previous = connection.rows(sql.select_previous(database, far))
+        known = {int(row[0]): row[2] for row in (*selected, *previous)}
+        assert {known[cell.added_id] for cell in cells} == {cell.ref_key - 1 for cell in cells}
+        return sum(int(value) for _, value in connection.rows(b"SHOW SESSION STATUS LIKE 'Handler_read%'"))
+
+    assert by_hand(fresh_store).run(0, read) / len(cells) < 40
