@@ -60,12 +60,18 @@ def expiring(policy: Policy, stored: Stored, factor: float, trials: CodecTrials)
             the next higher one counts; above the highest, none.
     """
     freed = freed_share(stored, TOMBSTONE_BYTES, policy.column_name, trials.layout)
-    if policy.keep_versions is not None:
-        tried = sorted((kept, share) for (name, kept), share in trials.superseded.items() if name == stored.column_name)
-        freed *= next((share for kept, share in tried if kept >= policy.keep_versions), 0.0)
+    freed *= erased_share(policy, stored.column_name, trials)
     if policy.keep_days is None:
         return Expiring(freed * stored.disk_bytes, Expiry(0, (), freed * stored.share))
     return aging(stored, policy.keep_days, freed, factor)
+
+
+def erased_share(policy: Policy, column_name: str, trials: CodecTrials) -> float:
+    """Return the share of a column's body bytes that a policy erases once they have its age."""
+    if policy.keep_versions is None:
+        return 1.0
+    tried = sorted((kept, share) for (name, kept), share in trials.superseded.items() if name == column_name)
+    return next((share for kept, share in tried if kept >= policy.keep_versions), 0.0)
 
 
 def freed_share(stored: Stored, body_bytes: int, column_name: str, layout: Layout) -> float:

@@ -79,7 +79,8 @@ class WhatIf:
             are moved to another engine, expire, or become cold.
         growth: Multiple of the forecast growth, for all datastores, or by datastore name.
         retention: Retention periods of columns, such as ``{"LOG": "400 days"}``; older cells expire.
-        tier_after: Age in days at which cells become cold, of all columns or by column; not together with retention.
+        tier_after: Age in days at which cells become cold, of all columns or by column. Those that become cold before
+            retention erases them leave the cold files then.
         copies: Number of servers that hold each cell. Each has its own disk, so this changes the costs, but not
             the days until disks are full.
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
@@ -142,8 +143,6 @@ class WhatIf:
                 raise InvalidInput(
                     f"{where}: tier_after{of} must be a whole number of days from 0 to {MOST_DAYS:,}, got {days!r}"
                 )
-        if self.tiers and self.retention:
-            raise InvalidInput(f"{where}: give either retention or tier_after")
 
     @property
     def trial(self) -> str | None:

@@ -25,7 +25,7 @@ from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.basis import Basis, DiskForecast, groups_of, mean
 from schemaless.planning.capacity.days import MOST_DAYS
 from schemaless.planning.capacity.disks import Disk
-from schemaless.planning.capacity.expiry import Expiring, Stored, aging, expiring, freed_share
+from schemaless.planning.capacity.expiry import Expiring, Stored, aging, erased_share, expiring, freed_share
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast
 from schemaless.planning.capacity.measurement import CodecTrials
 from schemaless.planning.capacity.options import NOTHING, WhatIf
@@ -304,8 +304,17 @@ def _rebuild(basis: Basis, change: WhatIf, state: _State) -> _State:
 
 
 def _expire(basis: Basis, change: WhatIf, state: _State) -> _State:
-    """Apply ``retention``."""
-    return _without(state, change, [_expiring(basis, change, state, column) for column in change.policies])
+    """Apply ``retention``, but not to cells that are cold by then: a tombstone is hardly shorter than a reference."""
+    hot = [column for column in change.policies if not _cold_first(basis, change, column)]
+    return _without(state, change, [_expiring(basis, change, state, column) for column in hot])
+
+
+def _cold_first(basis: Basis, change: WhatIf, column: str) -> bool:
+    """Return True if the cells of a column become cold before its policy erases them."""
+    days, policy = change.tier_days(column), change.policies.get(column)
+    if days is None or policy is None or column not in basis.file_share:
+        return False
+    return days < (policy.keep_days or 0)
 
 
 def _without(state: _State, change: WhatIf, found: Sequence[Expiring]) -> _State:
@@ -324,19 +333,29 @@ def _tier(basis: Basis, change: WhatIf, state: _State) -> _State:
         if days is None or share is None:
             continue
         stored, per_body = _in_database(basis, change, state, column)
-        layout = _trials(basis, change, state).layout
-        freed = freed_share(stored, REFERENCE_BYTES, column.rpartition("/")[2], layout)
-        aged = aging(stored, days, freed, state.times.mid)
+        trials, policy = _trials(basis, change, state), change.policies.get(column)
+        erased = 0.0 if policy is None else erased_share(policy, column, trials)
+        cold_first = _cold_first(basis, change, column)
+        freed = freed_share(stored, REFERENCE_BYTES, column.rpartition("/")[2], trials.layout)
+        aged = aging(stored, days, freed * (1.0 if cold_first else 1 - erased), state.times.mid)
         found.append(aged)
         if not freed or not per_body:
             continue
         per_freed = share.times(1 / freed / per_body)  # bytes of files for a byte that becomes free
-        starts.append(per_freed.times(aged.expired_bytes))
-        past = tuple(size * per_freed.mid for size in aged.expiry.past)
-        later.append(replace(aged.expiry, past=past, share=aged.expiry.share * per_freed.mid))
+        later.append(_times(aged.expiry, per_freed.mid))
+        gone = 0.0
+        if policy is not None and policy.keep_days is not None and cold_first:
+            from_files = aging(_stored(basis, change, state, column), policy.keep_days, freed * erased, state.times.mid)
+            later.append(_times(from_files.expiry, -per_freed.mid))
+            gone = from_files.expired_bytes
+        starts.append(per_freed.times(max(0.0, aged.expired_bytes - gone)))
     if not found:
         return state
     return replace(_without(state, change, found), cold=ColdShare(summed(starts), tuple(later)))
+
+
+def _times(expiry: Expiry, factor: float) -> Expiry:
+    return replace(expiry, past=tuple(factor * size for size in expiry.past), share=factor * expiry.share)
 
 
 def _in_database(basis: Basis, change: WhatIf, state: _State, column: str) -> tuple[Stored, float]:
@@ -378,6 +397,12 @@ def _growth_share(basis: Basis, change: WhatIf, state: _State, column: str) -> f
 
 
 def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expiring:
+    stored = _stored(basis, change, state, column)
+    return expiring(change.policies[column], stored, state.times.mid, _trials(basis, change, state))
+
+
+def _stored(basis: Basis, change: WhatIf, state: _State, column: str) -> Stored:
+    """Return all cells of a column on a disk; cold ones count with the bodies that they would have."""
     clusters = state.disk.clusters
     shares = {name: _share(basis, name, column, change.engine, change.trial).mid for name in clusters}
     past: dict[datetime.date, float] = {}
@@ -387,14 +412,13 @@ def _expiring(basis: Basis, change: WhatIf, state: _State, column: str) -> Expir
             for day in series.days:
                 past[day.day] = past.get(day.day, 0.0) + (0.0 if day.erased else weight * day.body_bytes)
     groups = [group for group in groups_of(basis.measurement, column) if group.cluster in clusters]
-    stored = Stored(
+    return Stored(
         column,
         sum(group.cells.mid for group in groups),
         sum(group.allocated_bytes.mid * shares[group.cluster] for group in groups),
         sorted(past.items()),
         _growth_share(basis, change, state, column),
     )
-    return expiring(change.policies[column], stored, state.times.mid, _trials(basis, change, state))
 
 
 def _trials(basis: Basis, change: WhatIf, state: _State) -> CodecTrials:

@@ -334,9 +334,10 @@ def tier_answers(report: CapacityReport) -> dict[str, Answer]:
 def cold_text(cold: ColdTier) -> str:
     """Return the size, the growth and the price of a cold store as a clause."""
     price = cold.price_of_month
-    rent = "" if price is None else f", {price_text(price)} a month each"
-    size, growth = estimate_text(cold.start_bytes, bytes_text), bytes_text(cold.bytes_per_month)
-    return f"the cold store begins with {size} and grows by {growth} a month{rent}"
+    shrinks = cold.bytes_per_month < 0
+    rent = "" if price is None or shrinks else f", {price_text(price)} a month each"
+    size, growth = estimate_text(cold.start_bytes, bytes_text), bytes_text(abs(cold.bytes_per_month))
+    return f"the cold store begins with {size} and {'shrinks' if shrinks else 'grows'} by {growth} a month{rent}"
 
 
 def verdict_text(report: CapacityReport) -> str | None:

@@ -325,6 +325,41 @@ def test_what_tiering_frees_and_costs_follows_from_the_days_of_the_json():
     assert "the disks do not fill within 600 days (as now: " in text
 
 
+def test_what_retention_erases_leaves_the_cold_files_or_never_becomes_cold():
+    """Cold after 30 days and erased after 60, files hold what was written in the 30 days between; else, nothing."""
+    newest = measurement(days=120, bytes_a_day=4 * MIB, clusters=[space("cluster-1")])
+    superseded = {("BASE", 2): 0.6, ("STATUS", 2): 0.6}
+    trials = replace(tried(), file_share=dict.fromkeys(("BASE", "STATUS"), within(0.2)), superseded=superseded)
+    policies = {"early": "20 days", "late": "60 days", "versions": "2 versions"}
+    found = report(
+        replace(newest, trials=trials),
+        what_ifs=(
+            WhatIf(name="tiers", tier_after=30),
+            WhatIf(name="erased", retention=dict.fromkeys(("BASE", "STATUS"), policies["early"])),
+            *(
+                WhatIf(name=name, tier_after=30, retention=dict.fromkeys(("BASE", "STATUS"), policy))
+                for name, policy in policies.items()
+            ),
+        ),
+    )
+    _, tiers, erased, early, late, versions = found.comparisons
+
+    def bodies(low: int, high: int) -> float:
+        return sum(each.body_bytes.mid for each in newest.growth if low < (TODAY - each.day).days <= high)
+
+    assert late.stored_bytes == tiers.stored_bytes
+    assert late.cost == replace(tiers.cost, name="late")
+    assert late.cold.start_bytes.mid == pytest.approx(0.2 * bodies(30, 60), rel=1e-3)
+    then, days = [day.mid / 1.3 for day in found.disks[0].forecast.cumulative], late.cold.growth.days
+    expected = 0.2 * (then[days - 31] - then[days - 61] - bodies(30, 60))
+    assert late.cold.growth.size_bytes.mid == pytest.approx(expected, rel=0.01)
+    assert f" and {'shrinks' if expected < 0 else 'grows'} by " in tier_answers(found)["Scenario 'late'"].detail
+    assert early.stored_bytes == erased.stored_bytes
+    assert early.cost == replace(erased.cost, name="early")
+    assert early.cold.start_bytes.mid == early.cold.growth.size_bytes.mid == 0
+    assert versions.cold.start_bytes.mid == pytest.approx(0.4 * tiers.cold.start_bytes.mid)
+
+
 def test_references_have_the_rows_of_the_engine_that_cells_move_to():
     """In MyRocks, a row with a reference takes 90 to 110 bytes."""
     newest = measurement(days=120, bytes_a_day=4 * MIB, clusters=[space("cluster-1")])
@@ -571,7 +606,6 @@ def test_scenarios_that_do_not_fit_the_report_are_refused(what_if, error):
         ({"engine": "myisam"}, "scenario 'x': engine must be one of innodb, rocksdb, got 'myisam'"),
         ({"tier_after": -1}, "scenario 'x': tier_after must be a whole number of days from 0"),
         ({"tier_after": {"LOG": "30 days"}}, "tier_after of LOG must be a whole number"),
-        ({"tier_after": 1, "retention": {"LOG": "3 days"}}, "give either retention or tier_after"),
         ({"cold_price_per_gb": -1}, "cold_price_per_gb must be 0 or more"),
         ({"engine": "rocksdb", "rebuilt": False}, "scenario 'x': a move to another engine writes new tables"),
     ],
