@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +14,12 @@ from schemaless.base.keys import check_datastore_name
 from schemaless.cli.quantities import share_of, size_of
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
-from schemaless.planning.capacity.options import WhatIf
+from schemaless.planning.capacity.options import PlanningOptions, WhatIf
 
 _AMOUNTS: Final = ("price_per_tb", "cold_price_per_gb", "lead_days")
 _KEYS: Final = (*_AMOUNTS, "thresholds", "datastores", "disks", "scenarios")
 _DISK_KEYS: Final = ("total", "free", "clusters")
-_SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name != "name")
+_SCENARIO_KEYS: Final = tuple(part.name for part in fields(WhatIf) if part.name not in ("name", "file"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,19 @@ def read_scenarios(path: Path) -> ScenarioFile:
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"the scenario file {path} is not valid TOML: {error}") from None
     try:
-        return _contents(data)
+        found = _contents(data)
     except click.BadParameter as error:
         raise InvalidInput(f"{path}: {error.message}") from None
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from None
+    return replace(
+        found,
+        what_ifs=tuple(replace(change, file=str(path)) for change in found.what_ifs),
+        disks={
+            cluster: replace(disk, source=f"{path}: disks.{found.disk_names[cluster]}.clusters")
+            for cluster, disk in found.disks.items()
+        },
+    )
 
 
 def _contents(data: Mapping[str, Any]) -> ScenarioFile:
@@ -84,6 +92,7 @@ def _contents(data: Mapping[str, Any]) -> ScenarioFile:
     texts = _typed("thresholds", data.get("thresholds", []), list, 'a list such as ["80%", "90%"]')
     if texts:
         planning["thresholds"] = tuple(_parsed("thresholds", share_of, text) for text in texts)
+    PlanningOptions(**planning)  # checks the values
     return ScenarioFile(
         what_ifs=tuple(_what_if(name, table) for name, table in _table(data, "scenarios").items()),
         datastores=datastores,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
 from schemaless.errors import InvalidInput
+from schemaless.planning.capacity.basis import Collected
+from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import GivenDisk
-from schemaless.planning.capacity.options import WhatIf
+from schemaless.planning.capacity.options import Asked, PlanningOptions, WhatIf
+from schemaless.planning.capacity.reporting import assemble_report
+from tests.planning.capacity.reports import TAKEN_AT, measurement, report, tried, users, within
 
 pytestmark = pytest.mark.once
 
@@ -92,6 +100,11 @@ def test_every_key_is_read(tmp_path):
         ),
         ("[datastores]\n'a/b' = 'x'", r"a datastore name must be"),
         ("[datastores]\na = 1", r"datastores.a must be a URL, or a name in the configuration"),
+        (
+            "[scenarios.x]\nretention = { LOG = '0 days' }",
+            r"scenario 'x': retention of LOG: the number of days must be",
+        ),
+        ("lead_days = -1", r"lead_days must be 0 or more"),
         ("price_per_tb = '90'", r"price_per_tb must be a number, got '90'"),
         ("thresholds = 0.8", r"thresholds must be a list"),
         ("x =", r"is not valid TOML: Invalid value"),
@@ -105,6 +118,46 @@ def test_errors_name_the_file_and_the_key(tmp_path, text, error):
     with pytest.raises(InvalidInput, match=rf"plan.toml.*{error}") as caught:
         read_scenarios(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[disks.a]\ntotal = '4TB'\nclusters = ['c']", r"disks.a.clusters names the cluster 'c', which does not exist"),
+        ("[scenarios.x]\nretention = { LOGG = '9 days' }", r"scenario 'x': retention names the column 'LOGG'"),
+        ("[scenarios.x]\ntier_after = { LOGG = 9 }", r"scenario 'x': tier_after names the column 'LOGG'"),
+        ("[scenarios.now]\ngrowth = 2", r"scenario 'now': two scenarios have this name"),
+    ],
+)
+def test_errors_that_need_a_measurement_name_the_file(tmp_path, text, error):
+    """What the datastore has is not known when the file is read."""
+    file = tmp_path / "plan.toml"
+    file.write_text(text)
+    found = read_scenarios(file)
+
+    with pytest.raises(InvalidInput, match=rf"plan.toml: {error}"):
+        report(what_ifs=found.what_ifs, disks=found.disks, disk_names=found.disk_names)
+
+
+def test_the_documented_file_fits_its_datastores(tmp_path):
+    """The example of docs/capacity.md makes a report of the datastores, clusters and columns that it names."""
+    example = Path("docs/capacity.md").read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
+    file = tmp_path / "plan.toml"
+    file.write_text(example.replace("LOG", "BASE"))
+    by_column = tmp_path / "by_column.toml"
+    tiers = re.search(r"tier_after = 90 .*by column: (.*)\n", file.read_text())
+    assert tiers is not None
+    by_column.write_text(f"[scenarios.x]\ntier_after = {tiers[1]}")
+    found = read_scenarios(file)
+    what_ifs = (*found.what_ifs, *read_scenarios(by_column).what_ifs)
+    planning = PlanningOptions(**found.planning)
+    asked = Asked(what_ifs=what_ifs, disks=found.disks, disk_names=found.disk_names, planning=planning)
+    trials = replace(tried(), file_share={"BASE": within(0.2)})
+    parts = {"trips": Collected((replace(measurement(), trials=trials),)), "users": Collected((users(),))}
+    made = assemble_report(combine(parts), TAKEN_AT, asked)
+
+    assert len(found.what_ifs) == 4
+    assert {change.name for change in what_ifs} <= {scenario.name for scenario in made.scenarios}
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.base.numbers import bytes_text
@@ -15,10 +15,11 @@ _SAME_DISK_SHARE: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class GivenDisk:
-    """Size and, if known, free space of a disk as given by the user."""
+    """Size and, if known, free space of a disk as given by the user, and where, for errors."""
 
     disk_bytes: int
     free_bytes: int | None = None
+    source: str = field(default="--disk", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,8 @@ def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
     for name in disks:
         if name not in names:
             raise InvalidInput(
-                f"--disk names the cluster {name!r}, which does not exist; the clusters are {', '.join(names)}"
+                f"{disks[name].source} names the cluster {name!r}, which does not exist; the clusters are "
+                f"{', '.join(names)}"
             )
 
 

@@ -86,6 +86,7 @@ class WhatIf:
         price_per_tb: Price of a TB (1,000 GB) of disk, instead of the report's.
         cold_price_per_gb: Price of a GB in the cold store for a month, instead of the report's.
         lead_days: Days from ordering a disk until it can be used, instead of the report's.
+        file: Scenario file that it is from, for errors.
     """
 
     name: str
@@ -102,9 +103,10 @@ class WhatIf:
     price_per_tb: float | None = None
     cold_price_per_gb: float | None = None
     lead_days: float | None = None
+    file: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        where = f"scenario {self.name!r}"
+        where = self.where
         if not self.name.strip():
             raise InvalidInput("a scenario needs a name")
         if self.codec is not None and self.codec not in codec_names():
@@ -143,6 +145,11 @@ class WhatIf:
                 raise InvalidInput(
                     f"{where}: tier_after{of} must be a whole number of days from 0 to {MOST_DAYS:,}, got {days!r}"
                 )
+
+    @property
+    def where(self) -> str:
+        """The scenario as errors name it."""
+        return f"{self.file}: scenario {self.name!r}" if self.file else f"scenario {self.name!r}"
 
     @property
     def trial(self) -> str | None:

@@ -138,11 +138,11 @@ def assemble_report(
     """
     newest = collected.measurements[-1]
     known = {space.cluster for space in newest.clusters}
-    for cluster in (*options.disks, *options.disk_names):
+    for cluster in options.disks:
         if cluster not in known:
             raise InvalidInput(
-                f"a disk was given for cluster {cluster!r}, which does not exist; the report's clusters are "
-                f"{', '.join(sorted(known))}"
+                f"{options.disks[cluster].source} names the cluster {cluster!r}, which does not exist; the report's "
+                f"clusters are {', '.join(sorted(known))}"
             )
     spaces, differences = with_disks(newest.clusters, options.disks)
     newest = replace(newest, clusters=spaces)
@@ -155,7 +155,7 @@ def assemble_report(
     for change in options.what_ifs:
         if change.codec is not None and tried and change.codec not in tried:
             raise InvalidInput(
-                f"scenario {change.name!r}: codec {change.codec} was not tried by the measurement; "
+                f"{change.where}: codec {change.codec} was not tried by the measurement; "
                 f"use one of {', '.join(sorted(tried))}"
             )
     options = replace(options, what_ifs=(*_in_engine(basis, codec), *_tiering(basis), *options.what_ifs))

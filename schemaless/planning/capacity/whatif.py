@@ -149,23 +149,23 @@ def scenarios(basis: Basis, codec: str | None) -> list[Scenario]:
     for change in what_ifs:
         if names.count(change.name) > 1:
             raise InvalidInput(
-                f"two scenarios are called {change.name!r}; choose another name; the built-in ones are "
+                f"{change.where}: two scenarios have this name; choose another one; the built-in ones are "
                 f"{', '.join(repr(other.name) for other in built_in)} and {LOST_HOST!r}"
             )
         if unknown := change.growth_by_datastore.keys() - {"", *basis.measurement.datastores}:
             raise InvalidInput(
-                f"scenario {change.name!r}: growth names {min(unknown)!r}, but the report is about "
+                f"{change.where}: growth names {min(unknown)!r}, but the report is about "
                 f"{', '.join(basis.measurement.datastores)}"
             )
         if missing := change.retention.keys() - set(basis.measurement.column_names):
             raise InvalidInput(
-                f"scenario {change.name!r}: retention names the column {min(missing)!r}, which has no cells; the "
+                f"{change.where}: retention names the column {min(missing)!r}, which has no cells; the "
                 f"columns are {', '.join(basis.measurement.column_names)}"
             )
         _check_tiers(basis, change)
         if change.dictionary and not basis.dictionaries:
             raise InvalidInput(
-                f"scenario {change.name!r}: the newest measurement has no dictionary that helps any column; leave out "
+                f"{change.where}: the newest measurement has no dictionary that helps any column; leave out "
                 "dictionary = true"
             )
     results = [_scenario(basis, change) for change in built_in]
@@ -176,13 +176,13 @@ def _check_tiers(basis: Basis, change: WhatIf) -> None:
     names = basis.measurement.column_names
     if missing := change.tiers.keys() - {"", *names}:
         raise InvalidInput(
-            f"scenario {change.name!r}: tier_after names the column {min(missing)!r}, which has no cells; the columns "
+            f"{change.where}: tier_after names the column {min(missing)!r}, which has no cells; the columns "
             f"are {', '.join(names)}"
         )
     cold = any(change.tier_days(name) is not None and name in basis.file_share for name in names)
     if change.tiers and names and not cold:
         raise InvalidInput(
-            f"scenario {change.name!r}: the newest measurement has no sizes of cold files; measure again where the "
+            f"{change.where}: the newest measurement has no sizes of cold files; measure again where the "
             "extra is installed: pip install 'schemaless-store[cold]'"
         )
 

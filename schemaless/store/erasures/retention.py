@@ -47,11 +47,13 @@ class Policy:
                 f"a retention policy for {self.column_name} needs a number of days, a number of versions, or both"
             )
         for name, value, most in (
-            ("keep_days", self.keep_days, MOST_DAYS),
-            ("keep_versions", self.keep_versions, MOST_VERSIONS),
+            ("days", self.keep_days, MOST_DAYS),
+            ("versions", self.keep_versions, MOST_VERSIONS),
         ):
             if value is not None and (type(value) is not int or not 1 <= value <= most):
-                raise InvalidInput(f"{name} must be an integer from 1 to {most:,}, got {value!r}")
+                raise InvalidInput(
+                    f"retention of {self.column_name}: the number of {name} must be from 1 to {most:,}, got {value!r}"
+                )
 
     def __str__(self) -> str:
         parts = []

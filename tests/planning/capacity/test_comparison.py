@@ -581,8 +581,8 @@ def test_a_datastore_given_twice_is_refused():
 @pytest.mark.parametrize(
     ("what_if", "error"),
     [
-        (WhatIf(name="now"), "two scenarios are called 'now'"),
-        (WhatIf(name="a lost host"), "two scenarios are called 'a lost host'"),
+        (WhatIf(name="now"), "scenario 'now': two scenarios have this name"),
+        (WhatIf(name="a lost host"), "scenario 'a lost host': two scenarios have this name"),
         (WhatIf(name="x", growth={"cars": 2}), "growth names 'cars', but the report is about trips"),
         (WhatIf(name="x", tier_after={"LOG": 2}), "tier_after names the column 'LOG', which has no cells"),
         (WhatIf(name="x", tier_after=2), r"no sizes of cold files; .*\[cold\]"),

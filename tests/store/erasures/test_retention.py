@@ -56,7 +56,7 @@ def test_a_policy_needs_a_column_and_a_limit() -> None:
         Policy("no column", 1)
     with pytest.raises(InvalidInput, match="needs a number of days, a number of versions, or both"):
         Policy("LOG")
-    with pytest.raises(InvalidInput, match="keep_days must be an integer"):
+    with pytest.raises(InvalidInput, match="retention of LOG: the number of days must be from 1 to "):
         Policy("LOG", True)
 
 
