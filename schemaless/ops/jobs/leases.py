@@ -9,6 +9,7 @@ that was read.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -38,6 +39,13 @@ _PROGRESS: Final = (
 )
 _WATCH_LEASE_S: Final = 5
 """Duration of a lease on a watch, in seconds. Polls renew it; if they stop, another runner soon takes over."""
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def lease_clock_s() -> float:
+    """Return seconds of a clock for the ages of leases and gates: it goes on while the machine is suspended."""
+    return time.clock_gettime(_CLOCK)
 
 
 class JobCatalog:

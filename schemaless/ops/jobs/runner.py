@@ -20,7 +20,7 @@ from schemaless.base.type_variables import T
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.ops.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
-from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S
+from schemaless.ops.jobs.leases import LEASE_S, RENEWED_WITHIN_S, lease_clock_s
 from schemaless.ops.jobs.throttle import ClusterWatch
 
 _HEARTBEAT_S: Final = 0.5
@@ -84,7 +84,7 @@ class ShardRun:
         self._waits: dict[str, float] | None = None
         self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
-        self._renewed_s = time.monotonic()
+        self._renewed_s = lease_clock_s()
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self._ending = threading.Event()
@@ -135,7 +135,7 @@ class ShardRun:
             raise Stopped
         if signal.state == "paused" or signal.reason is not None:
             return False
-        if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
+        if lease_clock_s() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
             return False
         return self._watch is None or (signal.polled_ago_s is not None and signal.polled_ago_s < _STALE_S)
 
@@ -252,7 +252,7 @@ class ShardRun:
             except BaseException as error:  # noqa: BLE001 - raised again in the runner's thread
                 retryable = isinstance(error, SchemalessError) and error.retryable
                 with self._changed:
-                    if not retryable or time.monotonic() - self._renewed_s > LEASE_S:
+                    if not retryable or lease_clock_s() - self._renewed_s > LEASE_S:
                         self._error = error
                     self._changed.notify_all()
                 if self._error is not None:
@@ -269,7 +269,7 @@ class ShardRun:
         signal = self.job_store.leases.renew(self.job.job_id, self.state, self.cluster)
         with self._changed:
             self._signal = signal
-            self._renewed_s = time.monotonic()
+            self._renewed_s = lease_clock_s()
             self._changed.notify_all()
         if self._watch is None:
             return

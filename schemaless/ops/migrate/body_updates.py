@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemaless.cell import StoredCell
-from schemaless.ops.jobs.leases import STALLED_S
+from schemaless.ops.jobs.leases import STALLED_S, lease_clock_s
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.sql import LONGEST_IN_UNION, select_live, update_bodies
@@ -96,7 +95,7 @@ class BodyUpdates:
             self._insert_lock_row(connection)
             with connection.transaction():
                 connection.rows(lock_log(database))
-                is_stalled = time.monotonic() - gated_s > STALLED_S
+                is_stalled = lease_clock_s() - gated_s > STALLED_S
                 if is_stalled or connection.rows(select_log_end(database))[0] != self._log_end:
                     live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
                     if len(live) < len(bases):

@@ -21,7 +21,7 @@ from schemaless.codec.envelope import counts_as, dictionary_of, is_delta, whole_
 from schemaless.codec.recode import Conversion, convert
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
 from schemaless.ops.jobs.job import Failure
-from schemaless.ops.jobs.leases import INTERRUPTED
+from schemaless.ops.jobs.leases import INTERRUPTED, lease_clock_s
 from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived, digest_of
@@ -224,7 +224,7 @@ class _ShardWork:
     def _one_pass(self) -> None:
         read_to, at_end = self._state.checkpoint, False
         while not at_end:
-            gated_s = time.monotonic()
+            gated_s = lease_clock_s()
             self._run.gate()
             self._gated_s = gated_s
             began_s = time.monotonic()

@@ -26,7 +26,7 @@ from schemaless.ops.erasure.copies import copy_tables
 from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.kind import JobKind, JobSpec
-from schemaless.ops.jobs.leases import STALLED_S
+from schemaless.ops.jobs.leases import STALLED_S, lease_clock_s
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.binlog_cost import log_settings
@@ -333,7 +333,7 @@ class _ShardWork:
         """
         ordered = iter(sorted(cells, key=lambda cell: cell[1:4]))
         while part := list(islice(ordered, _YIELDING_CELLS if self._run.yields else _REPLACED_AT_ONCE)):
-            self._gated_s = time.monotonic()
+            self._gated_s = lease_clock_s()
             self._run.gate()
             began_s = time.monotonic()
             references = {
@@ -363,7 +363,7 @@ class _ShardWork:
                     return False
                 based.clear()
                 # A runner that has stalled may have lost its lease to one after which a migration has made deltas.
-                while self._has_deltas or time.monotonic() - self._gated_s > STALLED_S:
+                while self._has_deltas or lease_clock_s() - self._gated_s > STALLED_S:
                     # A delta that stays needs its own base, so those of the part count once they are known to stay.
                     cells = [cell[:4] for cell in part if cell.added_id not in based]
                     found = dependents(connection, self._database, CELLS, cells)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import string
 import threading
-import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -24,7 +23,7 @@ from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.leases import STALLED_S
+from schemaless.ops.jobs.leases import STALLED_S, lease_clock_s
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
 from schemaless.ops.migrate import run as migrate
@@ -128,7 +127,7 @@ def test_a_body_is_not_replaced_by_a_delta_against_a_base_that_is_gone(
     updates = BodyUpdates(shards, shard, full_row_images=False, has_bases=True)
     stored = cells_of(fresh_store)[row, "A", 0]
     sql = update_bodies(shards.database(shard), [(stored.added_id, digest_of(stored.body), b"{}")])
-    gated_s = time.monotonic()
+    gated_s = lease_clock_s()
     if change == "erased":
         erase_store.erase(row, "A", 1, reason="test")
     elif change == "cold":

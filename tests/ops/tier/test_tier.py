@@ -7,7 +7,6 @@ import json
 import random
 import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,11 +27,13 @@ from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.leases import lease_clock_s
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies
+from schemaless.ops.tier import cooling
 from schemaless.ops.tier.cooling import TIER, TierSpec, spec_of
 from schemaless.ops.tier.recall import RECALL, RecallSpec
 from schemaless.ops.tier.survey import survey, verify
@@ -294,7 +295,7 @@ def test_a_sweep_keeps_a_file_that_a_stalled_run_refers_to(cells, migrate_store,
 @pytest.mark.guarantee("cold-exact")
 def test_a_run_that_has_stalled_looks_for_differences(fresh_store, new_row, migrate_store, cold_folder, monkeypatch):
     """There were none when it began, but a migration has made one since it has lost its lease: its base stays."""
-    row, now, monotonic, stalled = new_row(), datetime.now(UTC), time.monotonic, []
+    row, now, stalled = new_row(), datetime.now(UTC), []
     shard, shards = fresh_store.shard_of(row), internals_of(migrate_store).shards
     documents = {n: {"n": n, "text": "words " * 90} for n in (1, 2)}
     for n, age in ((1, 0), (2, 9)):
@@ -313,10 +314,10 @@ def test_a_run_that_has_stalled_looks_for_differences(fresh_store, new_row, migr
             shards.execute(shard, update_bodies(shards.database(shard), changes))
 
     def clock():
-        return monotonic() + 60 * (threading.current_thread() in stalled)
+        return lease_clock_s() + 60 * (threading.current_thread() in stalled)
 
     monkeypatch.setattr(ShardRun, "gate", stall)
-    monkeypatch.setattr(time, "monotonic", clock)
+    monkeypatch.setattr(cooling, "lease_clock_s", clock)
     TIER.run(migrate_store, TierSpec(("BASE 5",), (now + timedelta(minutes=5)).isoformat()), [shard])
     assert stalled
     assert not any(map(is_reference, bodies(migrate_store).values()))
