@@ -30,6 +30,7 @@ from schemaless.planning.capacity.model import TB, Plan
 from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
+from schemaless.ui.pages.capacity_words import price_text
 from schemaless.ui.terminal.output import (
     MOST_SHOWN_DAYS,
     change_text,
@@ -99,9 +100,7 @@ class _Variant:
         before, after = now.price_per_month, self.price_per_month
         if before is not None and after is not None:
             less = Interval(*sorted(was - then for was, then in zip(before, after, strict=True)))
-            texts.append(
-                change_text(less, lambda each: _range_text(each, "{:,.2f}".format), "a month less", "a month more")
-            )
+            texts.append(change_text(less, lambda each: _range_text(each, price_text), "a month less", "a month more"))
         share = 1 - self.outlook.bytes_per_day.mid / now.outlook.bytes_per_day.mid
         return f": {', '.join(texts)} ({abs(share) * 100:.0f} %)" if texts else ""
 
@@ -430,9 +429,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         "disk of a host": lambda each: _range_text(each.ranges.disk_bytes_per_host, bytes_text),
         "overhead": lambda each: _range_text(each.ranges.overhead_share, _percent),
         "room for cells": lambda each: _range_text(each.outlook.usable_bytes, bytes_text),
-        f"a month at {number_text(price or 0)} per TB": lambda each: _range_text(
-            each.price_per_month, "{:,.2f}".format
-        ),
+        f"a month at {number_text(price or 0)} per TB": lambda each: _range_text(each.price_per_month, price_text),
         "stored at the start": lambda each: _range_text(_unless_zero(each.ranges.stored_bytes), bytes_text),
         "days until full": lambda each: _range_text(each.outlook.days_until_full, day_count_text),
         f"hosts for {after}": lambda each: _range_text(_at(each, "hosts_needed"), "{:,}".format),

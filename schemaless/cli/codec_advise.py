@@ -24,6 +24,7 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
+    counted,
     days_long_text,
     estimate_json,
     estimate_text,
@@ -209,7 +210,7 @@ def _days(
     growth = {of_column.column_name: of_column.cells.mid for of_column in advice}
     filled = None
     if per_day is not None and disk_bytes is not None:
-        basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
+        basis = f"{counted(round(per_day), 'new cell')} a day and a disk of {bytes_text(disk_bytes)} for each cluster"
     else:
         last = kept_measurements.latest(store)
         if last is None:
@@ -218,10 +219,10 @@ def _days(
         measured = {name: sum(each.cells_per_day for each in columns if each.column_name == name) for name in growth}
         if sum(measured.values()):
             growth = measured
-        basis = f"{per_day or 0:,.0f} new cells a day and disks as measured on {last.taken_at:%Y-%m-%d}"
+        basis = f"{counted(round(per_day or 0), 'new cell')} a day and disks as measured on {last.taken_at:%Y-%m-%d}"
         if per_day is None:
             per_day = sum(measured.values())
-            basis = f"the {per_day:,.0f} new cells a day measured on {last.taken_at:%Y-%m-%d}"
+            basis = f"the {counted(round(per_day), 'new cell')} a day measured on {last.taken_at:%Y-%m-%d}"
         disks = disks_of(last)
         sizes = [disk.disk_bytes for disk in disks if disk.disk_bytes is not None]
         used = [disk.used_bytes for disk in disks if disk.used_bytes is not None]

@@ -221,7 +221,7 @@ def _show_status(status: JobStatus, each_shard: bool) -> None:
         rows = map(_shard_row, status.shards)
         print_table(None, headings, [[row[column] for column in columns] for row in rows], text_columns=2)
     else:
-        note(f"{len(status.shards):,} shards: --shards lists them")
+        note(f"{counted(len(status.shards), 'shard')}: --shards lists them")
 
 
 def _asked(job: Job) -> str:

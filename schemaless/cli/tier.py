@@ -93,7 +93,9 @@ def store(uri: str | None, store: Datastore, keep_days: int | None, moved: bool)
         if known is None:
             note("the datastore has no cold store; 'schemaless tier store URI' sets one")
         else:
-            out().print(f"{known.uri}, set by {known.set_by}; unused files are kept for {known.keep_days:,} days")
+            out().print(
+                f"{known.uri}, set by {known.set_by}; unused files are kept for {counted(known.keep_days, 'day')}"
+            )
         return
     if uri is None and known is None:
         raise click.UsageError("give the URI, too: the datastore has no cold store yet")
@@ -105,7 +107,7 @@ def store(uri: str | None, store: Datastore, keep_days: int | None, moved: bool)
         )
     days = keep_days if keep_days is not None else 30 if known is None else known.keep_days
     settings.set_store(place, days, marked=uri is None or has_files)
-    out().print(f"cold files are in {place}; unused ones are kept for {days:,} days")
+    out().print(f"cold files are in {place}; unused ones are kept for {counted(days, 'day')}")
 
 
 def _has_files(store: Datastore) -> bool:
@@ -277,7 +279,7 @@ def sweep(store: Datastore, shards: list[int], keep_days: int | None, execute: b
     print_result(result)
     out().print(
         f"{counted(result['condemned'], 'file')} found unused; {counted(result['deleted'], 'file')} deleted "
-        f"({bytes_text(result['deleted_bytes'])}); unused ones are kept for {days:,} days"
+        f"({bytes_text(result['deleted_bytes'])}); unused ones are kept for {counted(days, 'day')}"
     )
     return 0
 

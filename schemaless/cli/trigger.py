@@ -280,7 +280,7 @@ def remove(name: str, execute: bool, store: Datastore) -> None:
     if execute:
         triggers.remove(name)
     print_result({"name": name, "removed": execute, "parked": parked})
-    out().print(f"{name} {'was' if execute else 'would be'} removed, with {parked:,} parked cells")
+    out().print(f"{name} {'was' if execute else 'would be'} removed, with {counted(parked, 'parked cell')}")
 
 
 @trigger.command(cls=JSONCommand)
@@ -444,7 +444,7 @@ def _treat(
     print_result({"name": name, "executed": execute, "cells": count})
     if shown:
         _show_parked(shown, count)
-    out().print(f"{count:,} parked cells of {name} {done if execute else would}")
+    out().print(f"{counted(count, 'parked cell')} of {name} {done if execute else would}")
 
 
 def _show_parked(cells: list[ParkedCell], count: int) -> None:

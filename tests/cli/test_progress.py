@@ -68,7 +68,7 @@ def lines_on(screen: io.StringIO) -> list[str]:
         (1_234_567, 3_400_000_000, "ids", "0.0 of 3.4 G ids"),
         (1_234_567, None, "ids", "1.2 M ids"),
         (1, 4, "clusters", "1 of 4 clusters"),
-        (0.9, 1, "shards", "0 of 1 shards"),
+        (0.9, 1, "shards", "0 of 1 shard"),
         (3.6, 4, "shards", "3 of 4 shards"),
     ],
 )

@@ -86,7 +86,11 @@ class JobStore:
             for weights in parts(sorted(shards.items()), 1_000):
                 connection.execute(sql.insert_shards(self._name, job_id, weights))
             connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
-            connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(shards)} shards"))
+            connection.execute(
+                sql.insert_event(
+                    self._name, job_id, who(), f"created, {len(shards)} {'shard' if len(shards) == 1 else 'shards'}"
+                )
+            )
             return job_id
 
         def operation(connection: Connection) -> int:

@@ -15,7 +15,7 @@ from schemaless.planning.capacity.planning import Comparison, Level, Month
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
 from schemaless.planning.capacity.skew import fullest
 from schemaless.planning.capacity.steps import usual_days
-from schemaless.planning.capacity.whatif import DiskOutlook
+from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.planning.sampling.recommendation import share_text
 from schemaless.schema.engines import ENGINES
 from schemaless.ui.pages.capacity_words import (
@@ -150,7 +150,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         of_first("full first", _full_disk),
     ]
     days = next((each.cost.days for each in compared if each.cost is not None), None)
-    period = "" if days is None else f"{days:,} days"
+    period = "" if days is None else counted(days, "day")
     optional = [
         row("order by", lambda each: _known(each.full, lambda full: _order_by(full, report))),
         row("stored at the start", lambda each: _known(each.stored_bytes, _bytes_estimate, "?")),
@@ -365,6 +365,14 @@ def history_table(report: CapacityReport) -> Table:
     return Table("By week", ["week from", "days", "source", "growth of disk usage"], rows, 3)
 
 
+def _described(scenario: Scenario) -> str:
+    """Return the description of a scenario, and why its days are unknown."""
+    if scenario.first is not None:
+        return scenario.text
+    reasons = "; ".join(sorted({outlook.why for outlook in scenario.unknown if outlook.why}))
+    return f"{scenario.text.rstrip('.')}. Unknown: {reasons}." if reasons else scenario.text
+
+
 def _scenarios(report: CapacityReport) -> Table:
     rows = [
         {
@@ -375,7 +383,7 @@ def _scenarios(report: CapacityReport) -> Table:
             "constant rate": _known(scenario.first, lambda first: at_rate_text(first.at_rate)),
             "full on": _known(scenario.first, _full_on),
             "full first": _known(scenario.first, _full_disk),
-            "description": scenario.text,
+            "description": _described(scenario),
         }
         for scenario in report.scenarios
     ]

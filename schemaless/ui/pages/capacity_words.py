@@ -386,7 +386,9 @@ def _reached_text(level: Level) -> str:
 
 
 def price_text(price: float) -> str:
-    """Format a price; without decimals if it is 1,000 or more."""
+    """Format a price; without decimals if it is 1,000 or more, and ``under 0.01`` if only zeros would remain."""
+    if 0 < price < 0.005:
+        return "under 0.01"
     return f"{price:,.2f}" if price < 1000 else f"{price:,.0f}"
 
 

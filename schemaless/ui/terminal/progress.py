@@ -33,7 +33,7 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
         named = f" {scale}"
     else:
         size, scale = next((step for step in _COUNTS if most >= step[0] and most >= 10_000), (1, ""))
-        named = f"{scale} {unit}"
+        named = f"{scale} {unit.removesuffix('s') if (total or done) == 1 else unit}"
     # Unscaled units count only when they are complete.
     amounts = [amount for amount in (done, total) if amount is not None]
     return " of ".join(f"{amount / size:,.1f}" if size > 1 else f"{math.floor(amount):,}" for amount in amounts) + named

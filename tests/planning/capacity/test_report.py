@@ -23,8 +23,8 @@ from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.series import daily
 from schemaless.ui.pages.capacity_json import report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_tables import history_table, tables
-from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, at_rate_text, figure_text, saving_text
+from schemaless.ui.pages.capacity_tables import WHAT_IF, history_table, tables
+from schemaless.ui.pages.capacity_words import TOO_WIDE, answer, at_rate_text, figure_text, price_text, saving_text
 from schemaless.ui.terminal.output import begin_output
 from tests.planning.capacity.reports import (
     GIB,
@@ -151,6 +151,17 @@ def test_shards_of_a_lost_host_without_a_replica_move_to_the_others():
     (lost,) = (each for each in only.scenarios if each.name == "a lost host")
     assert lost.first is None
     assert "no other disk of known size" in lost.text
+    described = {row[0]: row[-1] for table in tables(only) if table.title == WHAT_IF for row in table.rows}
+    assert described["a lost host"] == f"{lost.text[:-1]}. Unknown: there is no other disk for its shards."
+
+
+@pytest.mark.parametrize(
+    ("price", "text"),
+    [(0, "0.00"), (0.0004, "under 0.01"), (0.006, "0.01"), (999.5, "999.50"), (1234.5, "1,234")],
+)
+def test_a_tiny_price_is_not_nothing(price, text):
+    """Two decimals, as in money."""
+    assert price_text(price) == text
 
 
 def test_servers_of_one_machine_share_their_disk():
