@@ -81,7 +81,7 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     """Load measurements by number, oldest first.
 
     Raises:
-        InvalidInput: A measurement does not exist, or a later version of schemaless wrote it.
+        InvalidInput: A measurement does not exist or is damaged, or a later version of schemaless wrote it.
         ServerError: The catalog's server cannot be reached or rejects the statement.
     """
     wanted = list(dict.fromkeys(sample_ids))
@@ -94,7 +94,17 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
             f"the catalog has no measurement {min(missing)} of datastore {store.name!r}; 'schemaless capacity history' "
             "lists those that exist"
         )
-    return [Measurement.from_json(json.loads(figures)) for _, figures in rows]
+    return [_parsed(int(sample_id), figures) for sample_id, figures in rows]
+
+
+def _parsed(sample_id: int, figures: str | bytes) -> Measurement:
+    try:
+        return Measurement.from_json(json.loads(figures))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InvalidInput(
+            f"measurement {sample_id} in the catalog is damaged ({error}); delete the row with this sample_id from the "
+            "catalog's table capacity_sample, and measure again"
+        ) from error
 
 
 def latest(store: Datastore) -> Measurement | None:

@@ -71,7 +71,7 @@ def test_thinning_keeps_days_then_weeks_then_months():
 
 
 @pytest.mark.mysql
-def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store):
+def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store, by_hand):
     """Requires the role measure; saving the same measurement twice saves it once."""
     accounts.allow("measure", fresh_store.name, 4)
     with schemaless.connect(
@@ -90,5 +90,12 @@ def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store):
         assert history.read(store, [again, numbers[3]]) == [old[3], MEASUREMENT]
         with pytest.raises(InvalidInput, match=f"no measurement {numbers[1]}"):
             history.read(store, numbers)
+        catalog = by_hand(fresh_store).pool_for(internals_of(fresh_store).catalog.node)
+        table = f"`{fresh_store.name}`.capacity_sample"
+        for figures in ("LEFT(figures, 99)", "'{\"format\": 1}'", "'[]'"):
+            sql = f"UPDATE {table} SET figures = {figures} WHERE sample_id = {again}".encode()
+            catalog.run(lambda connection, sql=sql: connection.execute(sql), writes=True)
+            with pytest.raises(InvalidInput, match=f"measurement {again} in the catalog is damaged|has format 1, but"):
+                history.latest(store)
     with pytest.raises(AccessDenied):
         history.keep(fresh_store, dataclasses.replace(MEASUREMENT, taken_at=NOW + timedelta(days=1)))
