@@ -243,7 +243,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
     assert data["answer"]["now"]["disk"] == up.name
     assert data["answer"]["now"]["days_until_full"]["mid"] > 0
     assert "unreachable.sock" in data["answer"]["now"]["unknown"][down.name]
-    assert any(note.startswith(f"{down.name}: missing from all figures") for note in data["notes"])
+    assert found.warnings[0].startswith(f"{down.name}: missing from all figures")
     assert {each.codec for each in found.trials} >= {"msgpack+zlib", "legacy"}
     assert f"Unknown for {down.name}." in answer(found.now).detail
 

@@ -27,7 +27,7 @@ _AFTER_A_STEP: Final = (
 
 
 def warnings_of(report: CapacityReport) -> list[str]:
-    """Return reasons not to rely on the headline: failed back-tests, and recent imports and steps in the growth."""
+    """Return reasons not to rely on the headline: missing clusters, failed back-tests, recent imports and steps."""
     first = report.now.first
     found: list[tuple[str, str]] = []
     for disk_forecast in report.disks:
@@ -52,7 +52,8 @@ def warnings_of(report: CapacityReport) -> list[str]:
     warnings = _once(found)
     if first is not None and warnings and first.at_rate is None:
         warnings.append("there are too few days since the step for a constant rate")
-    return warnings
+    missing = ((space.cluster, f"missing from all figures: {space.problem}") for space in report.measurement.problems)
+    return [*_once(missing), *warnings]
 
 
 def _once(remarks: Iterable[tuple[str, str]]) -> list[str]:
@@ -115,7 +116,6 @@ def _measurement_notes(report: CapacityReport) -> list[str]:
             f"about {future:,.0f} cells have dates after {today}; they count towards the sizes but not "
             f"towards the growth"
         )
-    notes += _once((space.cluster, f"missing from all figures: {space.problem}") for space in newest.problems)
     return notes
 
 
