@@ -259,7 +259,7 @@ def resume(name: str, store: Datastore) -> None:
     """
     restarted = Triggers(store).resume(name)
     print_result({"name": name, "wanted": "running", "restarted_shards": restarted})
-    out().print(f"{name} is running again; {restarted} stopped shards were restarted")
+    out().print(f"{name} is running again; {counted(restarted, 'stopped shard')} restarted")
 
 
 @trigger.command(cls=JSONCommand)
@@ -406,7 +406,7 @@ def skip(name: str, store: Datastore, shards: list[int], **chosen: Any) -> None:
       schemaless trigger skip bill_rider --shards 17 --added-id 250311 --execute
       schemaless trigger skip bill_rider --all
     """
-    _treat(Triggers.skip, name, "are skipped", "would be skipped", store, shards, **chosen)
+    _treat(Triggers.skip, name, "will not be tried again", "would be skipped", store, shards, **chosen)
 
 
 def _treat(

@@ -34,7 +34,7 @@ from schemaless.ops.move.record import Records
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import failed_over, over, read_only, rebuilt, semi_synchronous, sql
+from tests.promotion import failed_over, over, read_only, semi_synchronous, sound_replica, sql
 
 pytestmark = pytest.mark.mysql
 
@@ -60,12 +60,8 @@ def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
 
 @pytest.fixture
 def second(first: LocalServer) -> LocalServer:
-    """Its replica, which is promoted; it is rebuilt if other tests left errant transactions there."""
-    (replica,) = first.replicas
-    ((executed,),) = sql(first, "SELECT @@global.gtid_executed")
-    ((errant,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
-    if errant:
-        rebuilt(first, replica)
+    """Its replica, which is promoted."""
+    replica = sound_replica(first)
     replication.wait_until_replicating(first, replica, print)  # the accounts of these tests, for one
     return replica
 

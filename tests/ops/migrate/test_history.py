@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import threading
+import uuid
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
@@ -261,12 +262,13 @@ def test_advice_tells_what_history_brings(fresh_store, migrate_store, rows):
 
 
 @pytest.mark.long
-def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
-    """The result is in the interval, twice as wide, and within 10 % of the prediction."""
+def test_plan_of_a_sample_of_versions(fresh_store, migrate_store):
+    """The result is in the interval, twice as wide, and within 10 % of the prediction, of rows that never change."""
     chance = random.Random(3)
     versions = [chance.randrange(1, 100) for _ in range(60)]
     for count in versions:
-        row, text = new_row(), "".join(chance.choices("abcdefgh ", k=chance.randrange(200, 2_000)))
+        text = "".join(chance.choices("abcdefgh ", k=chance.randrange(200, 2_000)))
+        row = uuid.UUID(bytes=chance.randbytes(16))
         fresh_store.put_cells(
             [NewCell(row, "A", n, {"text": text, "n": n, "at": chance.random()}) for n in range(count)]
         )
@@ -276,8 +278,9 @@ def test_plan_of_a_sample_of_versions(fresh_store, migrate_store, new_row):
 
     assert found.sample.rows < 1_000
     per_row = found.all_superseded.versions
-    assert per_row.low <= sum(versions) / len(versions) <= per_row.high < 2 * per_row.mid
+    assert per_row.high < 2 * per_row.mid
     for predicted, actual in (
+        (per_row, sum(versions) / len(versions)),
         (found.total.cells, total.cells),
         (found.total.bytes_before, total.bytes_before),
         (found.total.bytes_after, total.bytes_after),

@@ -20,7 +20,7 @@ from schemaless.ops.move.fence import Fence
 from schemaless.ops.move.record import Records
 from schemaless.store.internals import internals_of
 from tests.ops.move.benches import SHARD, Bench, Killed, Movers
-from tests.promotion import over, sql
+from tests.promotion import over, sound_replica, sql
 
 pytestmark = [pytest.mark.mysql]
 
@@ -34,6 +34,7 @@ def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
     if flavour == "mariadb":
         pytest.skip("failovers cannot be adopted on MariaDB; runs with SERVER=mysql")
     server: LocalServer = request.getfixturevalue("replicated")
+    sound_replica(server)
     return server
 
 

@@ -321,7 +321,7 @@ def test_what_tiering_frees_and_costs_follows_from_the_days_of_the_json():
     still = now["cold"]
     assert (still["start_bytes"]["mid"], still["growth_bytes"]["mid"]) == (existing, 0)
     text = tier_answers(found)["Scenario 'tiers'"].detail
-    assert f"{cold['price_of_month']:.2f} a month each" in text
+    assert "grows by 49.2 MB a month, under 0.01 a month each" in text
     assert "the disks do not fill within 600 days (as now: " in text
 
 

@@ -124,13 +124,13 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert call("parked", "keep", "--json").json[0]["added_id"] == bad[0].added_id
     one = ("--shards", 1, "--added-id", bad[0].added_id)
     dry = call("replay", "keep", *one)
-    assert ("1 parked cells of keep would be tried again" in dry.out, "nothing was changed" in dry.err) == (True, True)
+    assert ("1 parked cell of keep would be tried again" in dry.out, "nothing was changed" in dry.err) == (True, True)
     assert call("replay", "keep", "--all", "--execute", "--json").json["executed"]
     assert "1 of them will be tried again" in call("parked", "keep").err
     assert call("skip", "keep", "--shards", 1, "--added-id", 99_999).code == 2
-    assert "1 parked cells of keep are skipped" in call("skip", "keep", *one, "--execute").out
+    assert "1 parked cell of keep will not be tried again" in call("skip", "keep", *one, "--execute").out
     assert "keep has no parked cells" in call("parked", "keep").out
-    assert "1 stopped shards were restarted" in call("resume", "keep").out
+    assert "1 stopped shard restarted" in call("resume", "keep").out
     assert "keep is paused" in call("pause", "keep").out
     assert call("status", "keep", "--json").json["wanted"] == "paused"
     assert call("reset", "keep", "--from-beginning", "--json").json["reset"] is False
