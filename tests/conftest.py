@@ -81,7 +81,6 @@ _LINUX_ONLY = {
 }
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
-_rows = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -370,9 +369,10 @@ def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore],
 
 
 @pytest.fixture
-def new_row() -> Callable[[], uuid.UUID]:
-    """Makes row_keys that no other test has; the same ones in each run."""
-    return lambda: uuid.uuid5(uuid.NAMESPACE_OID, f"row {next(_rows)}")
+def new_row(request: pytest.FixtureRequest) -> Callable[[], uuid.UUID]:
+    """Makes row_keys that no other test has; the same ones in each run, whatever ran before."""
+    numbers = itertools.count(1)
+    return lambda: uuid.uuid5(uuid.NAMESPACE_OID, f"row {next(numbers)} of {request.node.nodeid}")
 
 
 @pytest.fixture
