@@ -95,7 +95,7 @@ _LIMITS: Final = (
         "--min-free",
         "min_free_bytes",
         MIN_FREE,
-        "Wait while the disk of a server on this machine, or of the archive, has less free than this, such as 20GB.",
+        "Wait while the disk of a server here, the archive, or a folder for cold files has less free, such as 20GB.",
     ),
     ("--max-mb-per-s", "max_mb_per_s", _NUMBER, "Process at most N MB of old bodies a second, across the whole job."),
     (

@@ -104,8 +104,8 @@ class Thresholds:
             cluster, on its machine.
         yield_above_per_s: application reads and writes per second on a primary above which the job takes small steps
             with pauses in between. The job does not stop for this condition.
-        min_free_bytes: free bytes below which the job waits, on the disks of the cluster's servers and of the archive,
-            as far as the runner that watches the cluster can see them.
+        min_free_bytes: free bytes below which the job waits, on the disks of the cluster's servers, of the archive and
+            of the cold store that ``tier run`` fills, as far as the runner that watches the cluster can see them.
     """
 
     max_lag_s: float | None = 5.0

@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from schemaless.base.logger import log
 from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import ClusterWatch
+from schemaless.store.cold.targets import LocalTarget, open_target
 from schemaless.store.datastore import Datastore
-from schemaless.store.internals import internals_of
+from schemaless.store.internals import Internals, internals_of
 from schemaless.store.opening import Opening
 
 _NICE: Final = 10
@@ -72,11 +74,8 @@ def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, 
         key = job_id, cluster
         if throttled and key not in worker.watches:
             internals = internals_of(store)
-            archive = job.spec.get("archive")
             worker.watches[key] = ClusterWatch(
-                *(internals.shards, cluster, runner),
-                catalog=internals.catalog,
-                folders=[] if archive is None else [Path(archive)],
+                *(internals.shards, cluster, runner), catalog=internals.catalog, folders=_folders(internals, job)
             )
         learned = worker.learned.setdefault(job_id, {})
         with ShardRun(job_store, job, state, cluster, worker.watches.get(key), learned) as run:
@@ -89,6 +88,16 @@ def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, 
     except SchemalessError as error:
         return Outcome(shard, "failed", error)
     return Outcome(shard, "through")
+
+
+def _folders(internals: Internals, job: Job) -> list[Path]:
+    """Return the folders that a job fills on the machines of its runners."""
+    archive = job.spec.get("archive")
+    folders = [] if archive is None else [Path(archive)]
+    if job.kind == "tier" and (cold := internals.cold.store()) is not None:
+        target = open_target(cold.uri)
+        folders += [Path(target.uri)] if isinstance(target, LocalTarget) else []
+    return folders
 
 
 def _worker_state(opening: Opening) -> _WorkerState:

@@ -81,6 +81,14 @@ def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_st
     assert counted.columns["HOT"].cold_cells == 0
 
 
+def test_the_disk_of_a_cold_store_that_is_a_folder_is_watched(cells, migrate_store, spec, cold_folder):
+    """A run that fills it waits (--min-free), like one that fills the disk of a server."""
+    job = TIER.run(migrate_store, spec)
+    watched = [state.figures["free_bytes"] for state in JobStore(migrate_store).clusters(job.job_id)]
+    assert watched
+    assert all(free[str(cold_folder)] > 0 for free in watched)
+
+
 def test_the_asyncio_client_imports_pyarrow_outside_the_loop(cells, migrate_store, spec, fresh_url, monkeypatch):
     """The import takes a second, so the loop's thread must not do it at the first read of a cold cell."""
     TIER.run(migrate_store, spec)
