@@ -21,6 +21,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from inspect import unwrap
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -199,10 +200,16 @@ def servers(flavour: str) -> Iterator[list[LocalServer]]:
 
 @pytest.fixture(scope="session")
 def replicated(flavour: str) -> Iterator[LocalServer]:
-    """A private server with one replica, for the whole session; tests leave them replicating."""
+    """A private server with one replica, for the whole session; tests leave them replicating.
+
+    Their processes are in a time zone other than UTC, on which nothing may depend.
+    """
     if _ON_FOREIGN:
         pytest.skip(PRIVATE_ONLY)
-    with private_servers(flavour, 1, replicas=1) as (primary,):
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TZ", "EAST-9")
+            (primary,) = stack.enter_context(private_servers(flavour, 1, replicas=1))
         yield primary
 
 
