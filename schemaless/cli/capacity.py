@@ -256,11 +256,13 @@ def history(store: Datastore, last: int) -> None:
       schemaless capacity history --last 90 --json
     """
     numbers = [kept.sample_id for kept in saved.kept(store)[-last:]]
-    measurements = dict(zip(numbers, saved.read(store, numbers), strict=True))
+    measurements, unreadable = saved.read(store, numbers)
     print_result(
         [{"sample_id": number, **measurement_json(measurement)} for number, measurement in measurements.items()]
     )
-    if not measurements:
+    for problem in unreadable:
+        note(problem)
+    if not numbers:
         out().print("no measurements saved yet; take one with 'schemaless capacity measure'")
         return
     print_table(

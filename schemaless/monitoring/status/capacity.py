@@ -37,29 +37,32 @@ class CapacityReader:
         """Return the newest measurement with its forecast; None if there is none."""
         kept = tuple(each.sample_id for each in history.kept(self._store))
         if kept != self._seen:  # a forecast takes seconds of CPU: one for each new measurement
-            measurements = history.read(self._store, kept if self._forecast else kept[-1:])
+            found, unreadable = history.read(self._store, kept if self._forecast else kept[-1:])
+            measurements = [*found.values()]
+            if unreadable and not measurements:
+                raise InvalidInput(unreadable[-1])
             self._newest = measurements[-1] if measurements else None
-            self._view = _view(measurements, len(kept), forecast=self._forecast) if measurements else None
+            self._view = _view(measurements, unreadable, len(kept), forecast=self._forecast) if measurements else None
             self._seen = kept
         if self._view is None or self._newest is None:
             return None
         return replace(self._view, changes=tuple(history.changes_since(self._store, self._newest)))
 
 
-def _forecast(measurements: list[Measurement]) -> tuple[CapacityReport | None, str | None]:
+def _forecast(measurements: list[Measurement], unreadable: list[str]) -> tuple[CapacityReport | None, str | None]:
     """Return a report, or why there is none."""
     from schemaless.planning.capacity.basis import Collected
     from schemaless.planning.capacity.reporting import assemble_report  # it imports NumPy
 
     try:
-        return assemble_report(Collected(tuple(measurements)), datetime.now(UTC)), None
+        return assemble_report(Collected(tuple(measurements), unreadable=tuple(unreadable)), datetime.now(UTC)), None
     except InvalidInput as missing:  # the extra [report] is not installed
         return None, str(missing)
 
 
-def _view(measurements: list[Measurement], count: int, *, forecast: bool) -> CapacityView:
+def _view(measurements: list[Measurement], unreadable: list[str], count: int, *, forecast: bool) -> CapacityView:
     newest = measurements[-1]
-    report, problem = _forecast(measurements) if forecast else (None, "There is no forecast with --fast.")
+    report, problem = _forecast(measurements, unreadable) if forecast else (None, "There is no forecast with --fast.")
     first = None if report is None else answer(report.now)
     cells, bodies = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for group in newest.groups:
@@ -72,7 +75,7 @@ def _view(measurements: list[Measurement], count: int, *, forecast: bool) -> Cap
         answer="unknown" if first is None else first.days,
         detail="" if first is None else first.detail,
         disks=tuple(_disks(newest, report, bodies)),
-        warnings=() if report is None else report.warnings,
+        warnings=tuple(unreadable) if report is None else report.warnings,
         problem=problem,
         stored=tuple(StoredView(*place, cells[place], bodies[place]) for place in cells),
         file_bytes={each.cluster: each.file_bytes for each in newest.clusters if each.file_bytes is not None},

@@ -40,6 +40,7 @@ class Collected:
         measurements: Oldest first, at least one; sizes and codec trials come from the last.
         notes: Caveats about the collected figures.
         changes: What has changed the cells since the last measurement.
+        unreadable: The saved measurements that cannot be read, and why.
         policies: The retention policies in force, by column.
         tiers: The ages in days at which cells become cold, by column, of the policies in force.
         engines: Name of the storage engine by cluster.
@@ -48,6 +49,7 @@ class Collected:
     measurements: tuple[Measurement, ...]
     notes: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     tiers: Mapping[str, int] = field(default_factory=dict)
     engines: Mapping[str, str] = field(default_factory=dict)

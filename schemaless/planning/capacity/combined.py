@@ -50,6 +50,7 @@ def combine(parts: Mapping[str, Collected]) -> Collected:
         (*_by_day(earlier, len(parts)), newest),
         tuple(notes),
         tuple(f"{name}: {change}" for name, part in parts.items() for change in part.changes),
+        tuple(f"{name}: {problem}" for name, part in parts.items() for problem in part.unreadable),
         *(
             _merged({name: getattr(part, each) for name, part in parts.items()})
             for each in ("policies", "tiers", "engines")

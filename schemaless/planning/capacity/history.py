@@ -7,7 +7,7 @@ to two years, and of each month beyond that (all UTC). The newest and the oldest
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -77,29 +77,30 @@ def kept(store: Datastore) -> list[Kept]:
     return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
 
 
-def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
+def read(store: Datastore, sample_ids: Sequence[int]) -> tuple[dict[int, Measurement], list[str]]:
     """Load measurements by number, oldest first.
 
+    Returns:
+        Those that can be read, and for each other one that exists, its number and why it cannot be read.
+
     Raises:
-        InvalidInput: A measurement does not exist or is damaged, or a later version of schemaless wrote it.
         ServerError: The catalog's server cannot be reached or rejects the statement.
     """
-    wanted = list(dict.fromkeys(sample_ids))
-    if not wanted:
-        return []
-    rows = internals_of(store).catalog.rows(sql.select_samples(store.name, wanted))
-    missing = set(wanted) - {int(row[0]) for row in rows}
-    if missing:
-        raise InvalidInput(
-            f"the catalog has no measurement {min(missing)} of datastore {store.name!r}; 'schemaless capacity history' "
-            "lists those that exist"
-        )
-    return [_parsed(int(sample_id), figures) for sample_id, figures in rows]
+    found, problems = dict[int, Measurement](), list[str]()
+    rows = internals_of(store).catalog.rows(sql.select_samples(store.name, sample_ids)) if sample_ids else ()
+    for sample_id, figures in rows:
+        try:
+            found[int(sample_id)] = _parsed(int(sample_id), figures)
+        except InvalidInput as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def _parsed(sample_id: int, figures: str | bytes) -> Measurement:
     try:
         return Measurement.from_json(json.loads(figures))
+    except InvalidInput as error:
+        raise InvalidInput(f"measurement {sample_id} in the catalog cannot be read: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput(
             f"measurement {sample_id} in the catalog is damaged ({error}); delete the row with this sample_id from the "
@@ -111,11 +112,13 @@ def latest(store: Datastore) -> Measurement | None:
     """Load the newest measurement in the catalog, or None if there is none.
 
     Raises:
-        InvalidInput: A later version of schemaless wrote it.
+        InvalidInput: It is damaged, or a later version of schemaless wrote it.
         ServerError: The catalog's server cannot be reached or rejects the statement.
     """
-    all_kept = kept(store)
-    return read(store, [all_kept[-1].sample_id])[0] if all_kept else None
+    found, problems = read(store, [each.sample_id for each in kept(store)[-1:]])
+    if problems:
+        raise InvalidInput(problems[0])
+    return next(iter(found.values()), None)
 
 
 def changes_since(store: Datastore, measurement: Measurement) -> list[str]:

@@ -82,7 +82,8 @@ def collect(
         codec_named(options.codec)
     check_disks(store, options.disks)
     listener(Step("reading the saved measurements"))
-    measurements = history.read(store, [sample.sample_id for sample in history.kept(store)])
+    saved, unreadable = history.read(store, [sample.sample_id for sample in history.kept(store)])
+    measurements = [*saved.values()]
     engines = {cluster.name: cluster.engine for cluster in internals_of(store).topology.clusters}
     notes: list[str] = []
     if fresh or not measurements:
@@ -110,7 +111,7 @@ def collect(
     except ServerError as error:
         notes.append(f"policies could not be read: {error}")
     changes = history.changes_since(store, measurements[-1])
-    return Collected(tuple(measurements), tuple(notes), tuple(changes), policies, tiers, engines)
+    return Collected(tuple(measurements), tuple(notes), tuple(changes), tuple(unreadable), policies, tiers, engines)
 
 
 def _check_engines(options: Asked, newest: Measurement, of_cluster: Mapping[str, str]) -> None:
@@ -195,7 +196,7 @@ def assemble_report(
     return replace(
         report,
         planning=_planning(report, growth),
-        warnings=(*stale, *warnings_of(report)),
+        warnings=(*(f"left out: {problem}" for problem in collected.unreadable), *stale, *warnings_of(report)),
         notes=(*collected.notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
 

@@ -14,6 +14,7 @@ from schemaless.base.numbers import Interval
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.history import Kept, thinned
 from schemaless.planning.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.planning.capacity.reporting import collect
 from schemaless.store.internals import internals_of
 from tests.planning.capacity.reports import tried
 
@@ -87,9 +88,7 @@ def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store, by
         assert [each.sample_id for each in kept] == [numbers[3], numbers[0], numbers[-1]]
         assert kept[-1].taken_at == NOW
         assert history.latest(store) == MEASUREMENT
-        assert history.read(store, [again, numbers[3]]) == [old[3], MEASUREMENT]
-        with pytest.raises(InvalidInput, match=f"no measurement {numbers[1]}"):
-            history.read(store, numbers)
+        assert history.read(store, [again, numbers[3]]) == ({numbers[3]: old[3], again: MEASUREMENT}, [])
         catalog = by_hand(fresh_store).pool_for(internals_of(fresh_store).catalog.node)
         table = f"`{fresh_store.name}`.capacity_sample"
         for figures in ("LEFT(figures, 99)", "'{\"format\": 1}'", "'[]'"):
@@ -97,5 +96,9 @@ def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store, by
             catalog.run(lambda connection, sql=sql: connection.execute(sql), writes=True)
             with pytest.raises(InvalidInput, match=f"measurement {again} in the catalog is damaged|has format 1, but"):
                 history.latest(store)
+        fresh = collect(store, fresh=True)
+        assert [each.datastore for each in fresh.measurements] == ["trips", "trips", store.name]
+        (unreadable,) = fresh.unreadable
+        assert unreadable.startswith(f"measurement {again} in the catalog is damaged (")
     with pytest.raises(AccessDenied):
         history.keep(fresh_store, dataclasses.replace(MEASUREMENT, taken_at=NOW + timedelta(days=1)))

@@ -355,6 +355,12 @@ def test_a_measurement_without_trials_says_to_measure_again():
     assert any("has no codec trials" in note for note in report(trials=NO_CODEC_TRIALS).notes)
 
 
+def test_a_measurement_that_cannot_be_read_is_named():
+    """The report goes on without it."""
+    found = assemble_report(Collected((measurement(days=5),), unreadable=("measurement 3 is damaged",)), TAKEN_AT)
+    assert "left out: measurement 3 is damaged" in found.warnings
+
+
 def test_a_stale_measurement_and_a_wrong_clock_have_notes():
     """A report of old sizes says so, and so does a report that is older than its measurement."""
     late = assemble_report(Collected((measurement(days=5),)), TAKEN_AT + datetime.timedelta(9))
