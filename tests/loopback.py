@@ -44,7 +44,6 @@ def loopback_server(flavour: str, folder: Path) -> Iterator[Loopback]:
         "skip-networking": "0",
         "bind-address": "127.0.0.1",
         "port": port,
-        "loose-caching-sha2-password-auto-generate-rsa-keys": "ON",
         "ssl-ca": folder / "ca.pem",
         "ssl-cert": folder / "server.pem",
         "ssl-key": folder / "server.key",

@@ -127,6 +127,13 @@ def _identity_arguments() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
+def _tcp_arguments(server: Description) -> Sequence[str]:
+    if server.port:
+        return ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={server.port}"]
+    listens = any("networking" in option for option in server.options)
+    return [] if listens else _WITHOUT_TCP[server.binary.flavour]
+
+
 def server_command(server: Description) -> list[str]:
     """Return the command that runs a server; its own options come last, so they take precedence."""
     binary = server.binary
@@ -145,11 +152,7 @@ def server_command(server: Description) -> list[str]:
         f"--server-id={server.server_id}",
         *_COMMON,
         *_OF_FLAVOUR[binary.flavour],
-        *(
-            ["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={server.port}"]
-            if server.port
-            else _WITHOUT_TCP[binary.flavour]
-        ),
+        *_tcp_arguments(server),
         *([*_REPLICA, *_REPLICA_OF_FLAVOUR[binary.flavour]] if server.replica else []),
         *(argument for feature in server.features for argument in FEATURES[feature][binary.flavour]),
         *server.options,
