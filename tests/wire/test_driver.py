@@ -20,7 +20,7 @@ from schemaless.wire.errors import ConnectionLost, ReplyTimedOut
 from schemaless.wire.replies import PARSER, REFERENCE
 from schemaless.wire.session import SQL_MODE, Facts
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 
 class Deadline(Exception):
@@ -35,6 +35,7 @@ ALL_TYPES = (
 """A value of each type, and texts on both sides of every limit of the length encoding."""
 
 
+@pytest.mark.twice
 def test_rows_are_read_as_pymysql_reads_them(pool, flavour):
     """For every type and length, the values and their types are the same."""
     sql = ALL_TYPES.replace("{json}", "JSON" if flavour == "mysql" else "CHAR")
@@ -255,6 +256,7 @@ def test_a_query_is_sent_before_its_rows_are_read(answering):
         assert connection.busy
 
 
+@pytest.mark.twice
 @pytest.mark.parametrize("raised", [Deadline, MemoryError])
 def test_an_exception_of_a_handler_while_an_idle_connection_closes_arrives(pool, monkeypatch, raised):
     """Also one that strikes while the server is told of the end: the socket is closed, and nothing is swallowed."""

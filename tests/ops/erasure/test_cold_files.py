@@ -25,7 +25,7 @@ from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.cold import ColdFolder
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 REASON = "gdpr-art-17"
 Rows = list[uuid.UUID]
@@ -85,6 +85,7 @@ def test_an_erasure_removes_documents_from_files_and_keeps_the_others_in_place(e
     assert ShardFiles(cold.shards, shard).references(0, 1 << 40) == {old.file_id: 8}
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("erasure-cold")
 def test_an_erasure_is_not_acknowledged_before_the_files_are_rewritten(erase_store, cold, rows):
     """A file that is missing ends the job, and finish_erasure goes on; a job waits for a store that does not answer."""
@@ -142,6 +143,7 @@ def test_files_that_no_cell_refers_to_and_unfinished_ones_are_free_of_the_docume
     assert states == {complete.file_id: "deleted", unfinished.file_id: "deleted", stalled.file_id: "deleted"}
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("erasure-cold")
 @pytest.mark.parametrize("rewrites", [True, False])
 def test_two_erasures_at_once_both_leave_the_file(erase_store, cold, rows, rewrites):

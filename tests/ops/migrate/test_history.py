@@ -47,7 +47,7 @@ from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.cold import ColdFolder
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 HISTORY = MigrateSpec(history=True)
 
@@ -150,6 +150,7 @@ def test_bases_in_later_blocks(fresh_store, migrate_store, new_row):
         assert is_whole or base_of(cell.body) == min(expected_base(row.bytes, column, n), count - 1)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("history-exact")
 def test_superseded_versions_become_deltas(fresh_store, migrate_store, rows):
     """All but keyframes and the latest; ids, times and documents stay, and a second run finds nothing."""
@@ -382,6 +383,7 @@ def test_a_dump_is_loaded_elsewhere(fresh_store, migrate_store, rows, new_name, 
         assert_readable(other, rows)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("history-erasure")
 def test_differences_are_written_while_no_erasure_is(fresh_store, migrate_store, by_hand, row):
     """An UPDATE with differences waits for the lock of the log, so that an eraser finds them or they find it."""
@@ -421,6 +423,7 @@ def test_a_replay_after_a_restore_erases_bases_again(accounts, fresh_url, fresh_
     assert check(fresh_store).faults == {}
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("history-erasure")
 def test_erasures_beside_migrations_lose_no_other_version(fresh_store, migrate_store, erase_store, rows):
     """While versions become deltas and whole again, single versions are erased; no other one becomes unreadable."""
@@ -456,6 +459,7 @@ class Died(BaseException):
     """Ends a call as a kill would."""
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("history-exact", "history-erasure")
 @pytest.mark.parametrize(
     "deaths", [(20, 35, 50), *(pytest.param(range(first, 150, 7), marks=pytest.mark.long) for first in range(1, 8))]

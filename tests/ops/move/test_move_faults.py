@@ -106,8 +106,14 @@ HELD_S = 1.2
 """Duration of the block, in seconds; a mover's statements wait for one second."""
 
 
-HOLDS = [("the table", "source"), ("everything", "target")]
-MORE = [("a transaction", "source"), ("a backup", "target"), ("everything", "source"), ("a backup", "source")]
+HOLDS = [("the table", "source")]
+MORE = [
+    ("everything", "target"),
+    ("a transaction", "source"),
+    ("a backup", "target"),
+    ("everything", "source"),
+    ("a backup", "source"),
+]
 
 
 @pytest.mark.guarantee("myrocks-moves")

@@ -37,7 +37,7 @@ from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 SHARDS = range(4)
 TABLES = ("cell", "cold_file", "erased_cell")
@@ -267,6 +267,7 @@ def test_no_reference_is_written_to_a_file_that_is_not_live_any_more(
     assert verify(migrate_store, SHARDS).cells == 96
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-verified")
 def test_a_cell_that_is_erased_before_its_body_is_replaced_stays_erased(
     fresh_store, erase_store, migrate_store, root, rows, spec, monkeypatch
@@ -290,6 +291,7 @@ def test_a_cell_that_is_erased_before_its_body_is_replaced_stays_erased(
     assert finish_erasure(erase_store, numbers[0]).state == "acknowledged"
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-verified")
 def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
     fresh_store, migrate_store, root, rows, spec, eventually, monkeypatch

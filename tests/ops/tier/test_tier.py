@@ -48,7 +48,7 @@ from tests.ops.migrate.originals import TEXTS, public_texts
 from tests.skips import shared
 from tests.store.arrow.random_documents import random_document
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 
 def bodies(store, shard_count=4):
@@ -57,6 +57,7 @@ def bodies(store, shard_count=4):
     return {cell.key: cell.body for shard in range(shard_count) for cell in scan(shard)}
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-verified")
 def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_store, spec, cold_folder):
     """Those of columns with a policy, and only these; the files have every document as exact text."""
@@ -215,6 +216,7 @@ def test_a_file_that_is_condemned_while_it_is_written_is_written_again(
     assert found.cells == sum(key.column_name != "HOT" for key in cells)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-verified")
 def test_a_run_that_ends_while_bodies_are_replaced_is_continued(cells, migrate_store, spec, cold_folder, monkeypatch):
     """The next one replaces the remaining bodies of the live file from its own list; cold ones are not fetched."""

@@ -30,7 +30,7 @@ from tests.accounts import accounts_on
 from tests.cold import ColdFolder
 from tests.topologies import opened_as
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 measure = functools.partial(measuring.measure, trials=False)
 """Codec trials take seconds and do not change sizes; test_report_uses_saved_measurements_or_takes_one has them."""
@@ -163,6 +163,7 @@ def test_cold_cells_and_their_files_are_counted_apart(fresh_store, by_hand, new_
     assert sorted(listed) == [(0, 0, 0), (1, file.file_bytes, file.text_bytes)]
 
 
+@pytest.mark.twice
 def test_a_sample_agrees_with_a_full_count(written, history):
     """Cells, body bytes and JSON text by column, codec and shard are near the counts, and reproducible by seed."""
     counted: Counter[tuple[object, ...]] = Counter()
@@ -182,6 +183,7 @@ def test_a_sample_agrees_with_a_full_count(written, history):
     assert (again.groups, again.growth) == (found.groups, found.growth)
 
 
+@pytest.mark.twice
 def test_days_are_searched_for_and_agree_with_a_full_count(written, history):
     """For each day and column, weekends included; today and the first day are incomplete."""
     counted = Counter((made.created_at.date(), made.column_name) for made in cells(history, 4))
@@ -290,6 +292,7 @@ def test_a_cluster_that_is_down_has_a_problem_and_no_figures(fresh_store, new_ro
     assert any(down.name in each for each in found.notes)
 
 
+@pytest.mark.twice
 def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
     """The server reads a touched body completely, so fewer long bodies are touched."""
     fresh_store.put_stored_cells(

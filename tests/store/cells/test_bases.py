@@ -26,7 +26,7 @@ from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 COUNT = 75
 
@@ -87,6 +87,7 @@ def queries(monkeypatch):
     return sent, actions
 
 
+@pytest.mark.twice
 def test_every_call_returns_the_documents_of_deltas(versions, store, tail_store):
     """By key, descending and ascending, from the feed and from a scan; in Arrow batches, and as equal puts."""
     expected = [(ref_key, document(ref_key)) for ref_key in range(1, COUNT + 1)]
@@ -178,6 +179,7 @@ def test_erasures_one_after_the_other_during_a_read_are_no_damage(versions, stor
     assert actions == {}
 
 
+@pytest.mark.twice
 def test_versions_that_lie_far_apart_are_read_at_once(store, by_hand, row):
     """None of 140 versions shares what it depends on with another one."""
     shards, shard, whole = by_hand(store), store.shard_of(row), encode_body(document(0))

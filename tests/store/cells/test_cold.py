@@ -36,7 +36,7 @@ from tests.accounts import accounts_on
 from tests.cold import ColdFolder
 from tests.promotion import caught_up, promoted, read_only, sql, word
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 COUNT = 12
 
@@ -70,6 +70,7 @@ def forgetful(store):
     return connect(str(internals_of(store).url))
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-exact")
 def test_every_call_returns_the_documents_of_cold_cells(store, tail_store, row, cold_file):
     """By key, by row, descending, from the feed, from a scan and in Arrow batches; stored cells decode."""
@@ -371,6 +372,7 @@ def behind(replicated, servers, new_row, tmp_path):
                 yield accounts, store, row, folder, file
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("cold-exact", "cold-present")
 def test_a_replica_may_know_only_an_older_generation_of_a_file(behind, replicated):
     """The cell and its file are read again from the primary; a replica that is promoted finds the later generation."""

@@ -98,7 +98,7 @@ def test_the_store_agrees_with_an_independent_client(fresh_store, tail_store, se
     bodies = documents(chosen)
     model: dict[Key, Any] = {}
     ids: dict[Key, int] = {}
-    for row in [new_row() for _ in range(30)]:
+    for row in [new_row() for _ in range(15)]:
         keys = [(row, column, n) for column in COLUMNS for n in sorted(chosen.sample(range(9), 3))]
         model.update({key: next(bodies) for key in keys})
         first, second, *rest = keys

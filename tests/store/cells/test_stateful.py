@@ -362,7 +362,7 @@ def agree(
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=max(5, settings.default.max_examples // 10),
+            max_examples=max(3, settings.default.max_examples // 10),
             stateful_step_count=20,
             deadline=None,
             derandomize=True,

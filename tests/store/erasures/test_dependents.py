@@ -14,7 +14,7 @@ from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
 from tests.store.cells.test_bases import COUNT, Versions, delta, document
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def test_all_other_versions_stay_readable(versions, erase_store, erased):
         assert stored[number] == ("msgpack+zlib" if whole else "msgpack+delta")
 
 
+@pytest.mark.twice
 def test_versions_with_the_same_base_are_all_made_whole(versions, erase_store):
     """A version may have been written between another one and its base."""
     for ref_key in (3, 4, 5):
@@ -113,6 +114,7 @@ def test_a_delta_that_does_not_decode_does_not_block_an_erasure(versions, erase_
     assert erase_store.get_cell(versions.row, "BASE", 5).body == document(5)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("history-erasure")
 def test_copies_of_a_rebuild_or_move_follow(versions, erase_store, caplog):
     """Dependents in the copy get the bodies of the serving table, except those that cannot be read there."""

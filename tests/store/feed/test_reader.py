@@ -20,7 +20,7 @@ from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice, pytest.mark.myrocks]
+pytestmark = [pytest.mark.mysql, pytest.mark.myrocks]
 
 SHARD = 2
 
@@ -98,6 +98,7 @@ def test_pages_are_ordered_limited_and_strictly_after_the_location(
     assert tail_store.get_cells_for_shard(SHARD - 1).cells == []
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-order")
 def test_gaps_in_the_ids_are_passed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
@@ -118,6 +119,7 @@ def test_gaps_in_the_ids_are_passed(
     assert tail_store.get_cells_for_shard(SHARD, last.added_id) == schemaless.Page([], last.added_id)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-order")
 def test_a_cell_that_is_committed_late_is_not_skipped(
     tail_store: schemaless.Datastore,
@@ -147,6 +149,7 @@ def test_a_cell_that_is_committed_late_is_not_skipped(
         assert page.held is None
 
 
+@pytest.mark.twice
 def test_the_feed_continues_after_a_rollback(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -158,6 +161,7 @@ def test_the_feed_continues_after_a_rollback(
         assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
+@pytest.mark.twice
 def test_later_transactions_do_not_hold_the_feed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -176,6 +180,7 @@ def test_later_transactions_do_not_hold_the_feed(
         assert ids(tail_store.get_cells_for_shard(SHARD, page.next_location)) == [4, 5]
 
 
+@pytest.mark.twice
 def test_the_same_connection_writing_again_is_another_transaction(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -191,6 +196,7 @@ def test_the_same_connection_writing_again_is_another_transaction(
         assert [cell.added_id for cell in page.cells][:2] == [1, 2]
 
 
+@pytest.mark.twice
 def test_readers_and_a_rebuild_do_not_hold_the_feed(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -205,6 +211,7 @@ def test_readers_and_a_rebuild_do_not_hold_the_feed(
         reader.execute(b"ROLLBACK")
 
 
+@pytest.mark.twice
 def test_a_page_ends_before_the_first_gap_that_is_open(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -290,6 +297,7 @@ def test_following_gives_cells_as_they_come(
     assert got == list(range(20))
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-order", "myrocks-feed")
 def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, primary: NodePool, database: str) -> None:
     """Case 11 with twelve threads that commit late, roll back and insert many rows at once."""
@@ -343,6 +351,7 @@ def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, pr
     assert set(there) - set(plain), "the writers did not even make a plain tail skip"
 
 
+@pytest.mark.twice
 def test_the_end_is_settled(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
@@ -417,6 +426,7 @@ def unobservable(primary: NodePool) -> Iterator[None]:
             connection.execute(switch % b"YES")
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-settings")
 def test_an_empty_list_of_locks_is_not_believed(
     fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
@@ -428,6 +438,7 @@ def test_an_empty_list_of_locks_is_not_believed(
             writers.observe(connection, database)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("myrocks-feed")
 def test_without_the_list_writers_are_held_off(
     tail_store: schemaless.Datastore,
@@ -456,6 +467,7 @@ def test_without_the_list_writers_are_held_off(
     assert timeout == ((1,),)
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-settings")
 def test_several_writers_on_one_cluster_are_refused(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
@@ -475,6 +487,7 @@ def test_several_writers_on_one_cluster_are_refused(
     assert (caught.value.shard, caught.value.node) == (SHARD, str(primary.node))
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("feed-settings")
 def test_a_read_only_server_is_no_primary(
     tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
@@ -493,6 +506,7 @@ def test_a_read_only_server_is_no_primary(
     assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
+@pytest.mark.twice
 @pytest.mark.long
 @pytest.mark.guarantee("feed-settings")
 def test_locks_that_had_no_room_are_noticed(flavour: str) -> None:

@@ -25,7 +25,7 @@ from schemaless.store.triggers.supervision import prepare
 from schemaless.wire import attempts
 from tests.faults.proxy import Fault, Proxy
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 LONG = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
 CELLS = 5
@@ -206,6 +206,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         triggers.remove(third.name)
 
 
+@pytest.mark.twice
 @pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.long), True], ids=["goes on", "dies"])
 def test_a_replay_completes_if_its_connection_ends_at_any_statement(proxied, monkeypatch, dies):
     """What is to be tried again, the cell, that it was begun, that it came through: then it is parked no more."""

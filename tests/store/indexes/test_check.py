@@ -18,7 +18,7 @@ from schemaless.store.triggers.supervision import prepare
 from tests.cases import each
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 
 def totals(checking: IndexCheck) -> dict[str, int]:
@@ -250,6 +250,7 @@ def test_a_sound_datastore_passes_and_unseen_tables_are_listed(
     assert "not checked: follower in 2 shards of " in said.err
 
 
+@pytest.mark.twice
 def test_each_kind_of_damage_to_tables_is_found_and_named(
     followed,
     fresh_store,
@@ -275,6 +276,7 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
     assert invoke("check", url=admin_url).code == 0
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("myrocks-indexes")
 @pytest.mark.myrocks(only=True)
 def test_tables_in_another_storage_engine_than_recorded_are_named(
@@ -303,6 +305,7 @@ def test_tables_in_another_storage_engine_than_recorded_are_named(
     assert invoke("check", url=admin_url).code == 0
 
 
+@pytest.mark.twice
 def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
     """A difference is checked again after the catalog was read again."""
     before = TableCheck(admin_store)

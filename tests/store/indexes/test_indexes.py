@@ -48,7 +48,6 @@ def every(index: schemaless.Index, limit: int = 100, **query: Any) -> list[schem
 
 
 @pytest.mark.guarantee("index-refusals")
-@pytest.mark.twice
 def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_batches(kept, fresh_store, new_row):
     """Conformance case 14: 600 cells exist before the index is created, one is written while it is built."""
     rows = [new_row() for _ in range(600)]
@@ -77,7 +76,6 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
 
 
 @pytest.mark.guarantee("index-query")
-@pytest.mark.twice
 def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
     """Conformance case 15: the row has changed and the index has not caught up; a stale match is filtered."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -95,7 +93,6 @@ def test_a_stale_index_entry_is_filtered(kept, fresh_store, new_row):
 
 
 @pytest.mark.guarantee("index-query")
-@pytest.mark.twice
 def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand, new_row):
     """Conformance case 16: an entry of a row that does not exist."""
     row = fresh_store.put_cell(new_row(), "BASE", 1, trip(3)).key.row_key
@@ -110,7 +107,6 @@ def test_an_index_row_without_its_cell_gives_nothing(kept, fresh_store, by_hand,
 
 
 @pytest.mark.guarantee("index-refusals")
-@pytest.mark.twice
 def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monkeypatch):
     """Conformance case 17: nothing is sent to any server."""
     kept.fill()
@@ -319,7 +315,6 @@ def test_an_impossible_query_says_which_ones_are_possible(query, said):
 
 
 @pytest.mark.guarantee("index-moves")
-@pytest.mark.twice
 def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row):
     """The shard field changes, disappears and returns; one version arrives late, with a lower ref_key."""
     row = new_row()
@@ -349,7 +344,6 @@ def test_entries_follow_rows_over_columns_and_shards(kept, fresh_store, new_row)
 
 
 @pytest.mark.guarantee("index-wait")
-@pytest.mark.twice
 def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
     """It returns once the index has caught up, or on timeout; at once for a row without an entry."""
     kept.fill()
@@ -512,7 +506,6 @@ def test_an_unexpected_error_makes_the_shard_wait(kept, fresh_store, new_row, mo
 
 
 @pytest.mark.guarantee("index-query")
-@pytest.mark.twice
 def test_a_damaged_cell_keeps_no_other_row_from_being_found(kept, fresh_store, by_hand, new_row):
     """Its row is found by its other values; the result has the error in place of the cell."""
     damaged, whole = (fresh_store.put_cell(new_row(), "BASE", 1, trip(1)).key.row_key for _ in range(2))
