@@ -175,7 +175,7 @@ class ColdBodies:
             if file is None:
                 continue
             try:
-                found, _ = content_in(self._target(), file)
+                found, _ = self._shards.runtime.blocking(partial(content_in, self._target(), file))
             except (ColdBodyMissing, ColdFileDamaged):
                 continue
             if found.generation != file.generation:

@@ -283,7 +283,7 @@ def test_a_delta_may_have_a_cold_base(store, row, cold_file, folder):
     assert not store.put_cell(row, "BASE", 2, document(2)).created
 
 
-def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, folder):
+def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file, folder, monkeypatch):
     """The cell and its file are read again: a new generation, a tombstone, a body that is whole again."""
     shard = store.shard_of(row)
     assert store.get_cell(row, "BASE", 1).body == document(1)
@@ -301,6 +301,21 @@ def test_a_file_that_was_rewritten_or_recalled_is_noticed(store, row, cold_file,
     folder.shards.execute(shard, b"UPDATE `%b`.cold_file SET state='live'" % database)
     with forgetful(store) as other:
         assert other.get_cell(row, "BASE", 1).body == document(1)
+    readers, read = [], LocalTarget.read
+
+    def noted(target, name):
+        readers.append(threading.current_thread())
+        return read(target, name)
+
+    async def read_async():
+        async with await schemaless.aio.connect(str(internals_of(store).url)) as opened:
+            return await opened.get_cell(row, "BASE", 1)
+
+    monkeypatch.setattr(LocalTarget, "read", noted)
+    cache().clear()
+    assert asyncio.run(read_async()).body == document(1)
+    assert readers
+    assert threading.current_thread() not in readers, "a slow store would block the event loop"
 
 
 def test_a_version_that_is_erased_during_a_read_does_not_count(store, row, cold_file, folder, monkeypatch):
