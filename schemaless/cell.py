@@ -191,7 +191,7 @@ class StoredCell:
         added_id: position of the cell in its shard's change feed; unique within the shard.
         created_at: time at which the server stored the cell, as an aware datetime in UTC.
         shard: number of the shard that the cell was read from.
-        decoder: decodes ``body``; set by the datastore that read the cell.
+        decoder: decodes ``body``; set by the datastore that read the cell, so a stored cell cannot be pickled.
         stale: True for a ``StaleStoredCell``, as in ``Cell``.
     """
 

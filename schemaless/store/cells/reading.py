@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from itertools import filterfalse
 from operator import itemgetter
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from schemaless.base.keys import (
     MAX_REF_KEY,
@@ -144,6 +144,12 @@ class Reader:
         self._limits = limits
         self.dictionaries = dictionaries
         self._expected_deltas: dict[str, int] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "cannot pickle or deep-copy a StoredCell, because its datastore decodes it; take the Cell that decode() "
+            "returns, or a NewStoredCell with the same bytes"
+        )
 
     # Conversion of rows to cells
 

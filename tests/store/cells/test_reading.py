@@ -295,6 +295,16 @@ def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, 
         assert (caught.value.key, caught.value.shard) == ((row, "BASE", 1), shard)
 
 
+def test_a_stored_cell_says_that_it_cannot_be_pickled(store, row):
+    """It is decoded by its datastore, whose connections belong to the process."""
+    store.put_cell(row, "BASE", 1, {})
+    (cell,) = store.get_stored_versions(row, "BASE")
+    for call in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot pickle or deep-copy a StoredCell"):
+            call(cell)
+    assert copy.copy(cell) == cell
+
+
 def test_get_over_the_readers_limit_raises_and_another_limit_reads_it(datastore_url, store, row):
     """The limit is a property of the reader, not of the cell."""
     store.put_cell(row, "BASE", 1, "x" * 100_000)
