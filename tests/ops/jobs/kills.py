@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import uuid
@@ -334,10 +335,19 @@ class Kills:
         return {kind: job_id for kind, job_id in jobs.items() if JobStore(self.store).job(job_id).unfinished}
 
     def _join(self, runners: Mapping[str, Runner], *statuses: int) -> None:
-        """Wait for the end of processes, and count those that were killed."""
-        for kind, runner in runners.items():
+        """Wait for the end of processes, and count those that were killed.
+
+        If a mover died, others may wait ten minutes for a shard that has no table now; they are killed earlier.
+        """
+        until_s = math.inf
+        for kind in sorted(runners, key="move".__ne__):
+            runner = runners[kind]
             while runner.running and not runner.stalled:
+                if time.monotonic() > until_s:
+                    runner.kill()
                 time.sleep(0.002)
+            if kind == "move" and runner.killed:
+                until_s = time.monotonic() + 10
             self.killed["stalled" if runner.stalled else kind] += runner.stalled or runner.killed
             self._sent[kind] = max(self._sent[kind], runner.sent if runner.stalled else runner.join(*statuses))
 
