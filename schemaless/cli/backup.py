@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.ops.admin.backup_folders import folder_faults, read_folder
 from schemaless.ops.admin.backups import TOOLS, Tool, faults, read_dump
 from schemaless.ops.admin.backups import plan as plan_of
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result
+from schemaless.ui.terminal.output import EXIT_FAILED, note, out, print_result
 
 
 @click.group()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.bench import corpora, dictionaries
 from schemaless.bench import page as bench_page
 from schemaless.bench.charts import charts_of
@@ -29,7 +29,6 @@ from schemaless.ops.admin.fields import field_at, row_key_in
 from schemaless.ui.terminal.files import OutputFolder, write_whole
 from schemaless.ui.terminal.output import (
     EXIT_STOPPED,
-    counted,
     facts,
     note,
     out,

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from schemaless.base.events import Step, only
-from schemaless.base.numbers import Interval, added, bytes_text
+from schemaless.base.numbers import Interval, added, bytes_text, counted
 from schemaless.cli.capacity_advise import advise_command
 from schemaless.cli.capacity_model import model_command
 from schemaless.cli.capacity_scenarios import ScenarioFile, read_scenarios
@@ -42,7 +42,6 @@ from schemaless.ui.pages.capacity_words import answer, planning_lines, saving_te
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    counted,
     error,
     estimate_json,
     estimate_text,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.keys import check_column_name
-from schemaless.base.numbers import ZERO, Interval, bytes_text, number_text
+from schemaless.base.numbers import ZERO, Interval, bytes_text, counted, number_text
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.quantities import (
@@ -31,15 +31,7 @@ from schemaless.planning.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.planning.capacity.planning import MONTH_DAYS
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
 from schemaless.ui.pages.capacity_words import price_text
-from schemaless.ui.terminal.output import (
-    MOST_SHOWN_DAYS,
-    change_text,
-    counted,
-    day_count_text,
-    out,
-    print_result,
-    print_table,
-)
+from schemaless.ui.terminal.output import MOST_SHOWN_DAYS, change_text, day_count_text, out, print_result, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 

@@ -11,6 +11,7 @@ from typing import cast
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cell import Page, StoredCell
 from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
@@ -21,7 +22,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import FeedFrom
 from schemaless.ui.terminal.files import OutputFile, write_whole
-from schemaless.ui.terminal.output import counted, data_sink, error, note
+from schemaless.ui.terminal.output import data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import only, together
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
 from schemaless.cli.job_options import workers_options
@@ -16,7 +16,7 @@ from schemaless.ops.admin.table_check import TableCheck, TableCheckReport, Table
 from schemaless.ops.migrate.verify import Fault
 from schemaless.ops.migrate.verify import check as check_cells
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, note, out, print_result, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, note, out, print_result, progress
 
 
 @click.command(cls=QueryCommand)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.codec_advise import advise
 from schemaless.cli.command import Command, JSONCommand, QueryCommand, ReadOnlyCommand
 from schemaless.cli.option import option
@@ -35,17 +35,7 @@ from schemaless.store.cells.dictionary_replicas import Stored
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import OutputFile, data_output
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    counted,
-    facts,
-    note,
-    out,
-    print_result,
-    print_rows,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, note, out, print_result, print_rows, print_table, progress
 
 
 @click.group(commands=[advise])

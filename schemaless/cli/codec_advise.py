@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import Interval, bytes_text
+from schemaless.base.numbers import Interval, bytes_text, counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.options import choice_options
@@ -24,7 +24,6 @@ from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
-    counted,
     days_long_text,
     estimate_json,
     estimate_text,

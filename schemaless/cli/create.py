@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.base.numbers import counted
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.option import option
 from schemaless.cli.options import engine_option
 from schemaless.ops.admin.create import create as create_datastore
-from schemaless.ui.terminal.output import counted, note, out, print_result, progress
+from schemaless.ui.terminal.output import note, out, print_result, progress
 
 
 @click.command(cls=JSONCommand)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cli.command import JSONCommand, QueryCommand, ReadOnlyCommand
 from schemaless.cli.erase_run import run, target_options, targets_of
 from schemaless.cli.erase_shown import (
@@ -38,17 +39,7 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.pages.erasure_page import erasure_page
 from schemaless.ui.terminal.files import OutputFile, data_output, write_whole
 from schemaless.ui.terminal.job_progress import JobProgress
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    counted,
-    facts,
-    note,
-    out,
-    print_json,
-    print_result,
-    print_table,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, note, out, print_json, print_result, print_table, progress
 
 
 @click.group(commands=[run])

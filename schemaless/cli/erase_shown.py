@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from schemaless.base.numbers import bytes_text, shards_text
+from schemaless.base.numbers import bytes_text, counted, shards_text
 from schemaless.ops.erasure.ledger_file import Recorded
 from schemaless.ops.erasure.places import places
 from schemaless.ops.erasure.plan import plan_targets
@@ -15,7 +15,7 @@ from schemaless.ops.erasure.status import ErasureStatus
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.ledger import Erasure, Target
 from schemaless.store.erasures.sql import STEPS
-from schemaless.ui.terminal.output import counted, facts, out, print_result, print_table, progress
+from schemaless.ui.terminal.output import facts, out, print_result, print_table, progress
 
 _ROWS_SHOWN = 64
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import bytes_text, shards_text
+from schemaless.base.numbers import bytes_text, counted, shards_text
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.option import option
@@ -33,17 +33,7 @@ from schemaless.ops.export.manifest import Definition, read_definition
 from schemaless.store.arrow.infer import Proposal
 from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    counted,
-    facts,
-    hint,
-    note,
-    out,
-    print_result,
-    print_rows,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, hint, note, out, print_result, print_rows, progress
 from schemaless.ui.terminal.progress import duration
 
 _SHOWN: Final = 16

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cli.command import JSONCommand, optional_datastore
 from schemaless.cli.option import option
 from schemaless.errors import InvalidInput, ServerError
@@ -20,7 +21,7 @@ from schemaless.topology.catalog import find_catalog, read_catalog
 from schemaless.topology.configuration import datastore_url
 from schemaless.topology.model import Topology, new_topology
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result
+from schemaless.ui.terminal.output import EXIT_FAILED, note, out, print_result
 from schemaless.wire.accounts import Account
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.events import Advanced
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.codec.envelope import COLD, DELTA_FORMATS
@@ -21,7 +21,7 @@ from schemaless.store.cells.counting import estimate_on, exact_count
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster
-from schemaless.ui.terminal.output import counted, out, print_result, print_rows, print_table, progress
+from schemaless.ui.terminal.output import out, print_result, print_rows, print_table, progress
 
 _KINDS: Final = ("whole", "deltas", "cold")
 

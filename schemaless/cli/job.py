@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import bytes_text, shards_text
+from schemaless.base.numbers import bytes_text, counted, shards_text
 from schemaless.base.runner_names import process_of, who
 from schemaless.cli.command import Command, QueryCommand
 from schemaless.cli.job_options import throttle_changes
@@ -22,7 +22,7 @@ from schemaless.ops.jobs.status import JobStatus, status_of, waits_of
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import progress_text, thresholds_text
-from schemaless.ui.terminal.output import as_json, counted, facts, note, out, print_result, print_table
+from schemaless.ui.terminal.output import as_json, facts, note, out, print_result, print_table
 from schemaless.ui.terminal.progress import waited_text
 
 _SHARDS_SHOWN: Final = 16

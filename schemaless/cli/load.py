@@ -15,7 +15,7 @@ import click
 
 from schemaless.base.events import Advanced, Event, Listener
 from schemaless.base.keys import check_column_name
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.option import option
@@ -28,7 +28,7 @@ from schemaless.ops.admin.fields import check_ref_key_expression, created_at_in,
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, hint, note, out, print_result, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, hint, note, out, print_result, progress
 
 _REASONS_SHOWN: Final = 20
 

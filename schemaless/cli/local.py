@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.option import option
 from schemaless.errors import LocalServerError
@@ -25,7 +25,6 @@ from schemaless.local.replication import session
 from schemaless.local.rocksdb import ENGINES
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
-    counted,
     error,
     facts,
     hint,

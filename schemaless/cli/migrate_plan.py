@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import Interval, bytes_text
+from schemaless.base.numbers import Interval, bytes_text, counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.faults import failure_json
 from schemaless.cli.option import option
@@ -25,7 +25,6 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     change_text,
-    counted,
     estimate_json,
     estimate_text,
     facts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
@@ -20,7 +20,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
-    counted,
     estimate_json,
     estimate_text,
     facts,

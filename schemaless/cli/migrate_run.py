@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from schemaless.base.events import only, together
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.faults import failure_json
 from schemaless.cli.job_options import JobRun, run_options
@@ -28,7 +28,7 @@ from schemaless.store.cells.column_codecs import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.files import unwritable_folder
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, hint, note, out, print_result, print_rows, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, hint, note, out, print_result, print_rows, progress
 
 _FAILURES_SHOWN = 20
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.base.parts import grouped
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.faults import FaultOutput, verify_workers
@@ -29,17 +29,7 @@ from schemaless.ops.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec,
 from schemaless.ops.migrate.restore import run as run_restore
 from schemaless.ops.migrate.verify import LAG_TIMEOUT_S, VerifyOptions, VerifyReport
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    counted,
-    facts,
-    hint,
-    note,
-    out,
-    print_result,
-    print_rows,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, hint, note, out, print_result, print_rows, progress
 
 SHOWN = 20
 _FAULTS_PER_KIND = 1_000

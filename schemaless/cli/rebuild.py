@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import Interval, bytes_text
+from schemaless.base.numbers import Interval, bytes_text, counted
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
@@ -28,7 +28,6 @@ from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_change_text,
-    counted,
     estimate_json,
     estimate_text,
     facts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, job_option, run_options
@@ -22,7 +22,7 @@ from schemaless.ops.jobs.job_store import JobStore
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
-from schemaless.ui.terminal.output import counted, facts, note, out, print_result, print_rows, print_table, progress
+from schemaless.ui.terminal.output import facts, note, out, print_result, print_rows, print_table, progress
 
 
 @click.group()

@@ -9,12 +9,13 @@ from typing import Final
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.base.parts import grouped
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.option import option
 from schemaless.ops.admin.upgrades import DatabaseState, schema_status, upgrade_schema
 from schemaless.topology.configuration import datastore_url
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result, print_table, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, note, out, print_result, print_table, progress
 from schemaless.wire.parallel import AT_ONCE
 
 

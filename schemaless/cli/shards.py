@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
@@ -16,7 +17,7 @@ from schemaless.ops.move.record import Records
 from schemaless.ops.move.run import drop, left_behind
 from schemaless.store.datastore import Datastore
 from schemaless.ui.terminal.job_progress import JobProgress
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, facts, note, out, print_result, print_rows, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, facts, note, out, print_result, print_rows, progress
 
 
 @click.group(commands=[plan, move])

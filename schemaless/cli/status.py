@@ -13,6 +13,7 @@ import click
 from rich.markup import escape
 
 from schemaless.base.events import Advanced
+from schemaless.base.numbers import counted
 from schemaless.cli.command import QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.options import monitor_options
@@ -22,7 +23,7 @@ from schemaless.monitoring.status.collector import Collector
 from schemaless.monitoring.status.model import DEFAULT_OPTIONS, MonitorOptions, Status, status_json
 from schemaless.monitoring.status.tables import tables_of
 from schemaless.store.opening import connect
-from schemaless.ui.terminal.output import EXIT_FAILED, as_json, counted, note, out, print_result, print_table, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, as_json, note, out, print_result, print_table, progress
 from schemaless.ui.terminal.server_names import ServerNames
 
 _TIMEOUT_S: Final = 2.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
@@ -29,7 +29,6 @@ from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     bytes_change_text,
-    counted,
     facts,
     note,
     out,

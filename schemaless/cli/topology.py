@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from schemaless.base.numbers import shards_text
+from schemaless.base.numbers import counted, shards_text
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.option import option
 from schemaless.cli.options import engine_option
@@ -25,7 +25,7 @@ from schemaless.cli.topology_restored import restored
 from schemaless.ops.failover import nodes
 from schemaless.ops.failover.clusters import add_cluster as add
 from schemaless.ops.failover.states import NodeState, node_states
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, note, out, print_result, print_rows
+from schemaless.ui.terminal.output import EXIT_FAILED, note, out, print_result, print_rows
 from schemaless.ui.terminal.server_names import ServerNames
 
 

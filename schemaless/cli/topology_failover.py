@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.base.numbers import counted
 from schemaless.cli.command import Command, JSONCommand
 from schemaless.cli.option import option
 from schemaless.cli.quantities import FiniteRange
@@ -27,17 +28,7 @@ from schemaless.store.opening import connect
 from schemaless.topology.model import Cluster
 from schemaless.topology.router import MAX_REFRESH_INTERVAL_S
 from schemaless.ui.terminal.files import OutputFile, data_output
-from schemaless.ui.terminal.output import (
-    EXIT_FAILED,
-    as_json,
-    counted,
-    data_sink,
-    facts,
-    note,
-    out,
-    print_result,
-    progress,
-)
+from schemaless.ui.terminal.output import EXIT_FAILED, as_json, data_sink, facts, note, out, print_result, progress
 from schemaless.wire.node import Node
 
 cluster_option: Final = option(

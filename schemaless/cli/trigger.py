@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from schemaless.base.events import Advanced
+from schemaless.base.numbers import counted
 from schemaless.cli.command import JSONCommand, QueryCommand
 from schemaless.cli.job_options import stop_option, workers_option
 from schemaless.cli.option import option
@@ -33,7 +34,6 @@ from schemaless.store.triggers.supervision import caught_up, prepare, trigger_su
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     as_json,
-    counted,
     error,
     facts,
     hint,

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.ops.migrate.tally import MigrateOutcome
 from schemaless.planning.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.planning.sampling.table_sizes import TableSize
-from schemaless.ui.terminal.output import counted, line_break, out, print_table
+from schemaless.ui.terminal.output import line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000
 

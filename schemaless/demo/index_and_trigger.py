@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from typing import Final
 
+from schemaless.base.numbers import counted
 from schemaless.bench.logbooks import COLUMN
 from schemaless.cell import Cell, CellKey
 from schemaless.errors import SchemalessError
@@ -19,7 +20,7 @@ from schemaless.store.internals import internals_of
 from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.declaration import Call, trigger
 from schemaless.store.triggers.supervision import caught_up, prepare
-from schemaless.ui.terminal.output import counted, out
+from schemaless.ui.terminal.output import out
 
 _INDEX: Final = define("by_maker", f"{COLUMN}.plane.manufacturer:text(40)", [f"{COLUMN}.plane.seats:int"])
 _MAKER: Final = "AIRBUS"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemaless.base.events import only
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.bench.logbooks import fetch
 from schemaless.cell import Cell
 from schemaless.demo.capacity import DAYS
@@ -34,7 +34,7 @@ from schemaless.store.opening import connect
 from schemaless.ui.pages.capacity_words import answer
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
 from schemaless.ui.terminal.files import write_whole
-from schemaless.ui.terminal.output import EXIT_FAILED, counted, estimate_text, note, out, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, estimate_text, note, out, progress
 
 if TYPE_CHECKING:
     from schemaless.planning.capacity.report import CapacityReport

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.base.parts import grouped
 from schemaless.monitoring.status.model import (
     DEFAULT_OPTIONS,
@@ -24,7 +24,6 @@ from schemaless.monitoring.status.model import (
 )
 from schemaless.ops.jobs.job import continue_command
 from schemaless.store.followers.states import PAUSED, QUARANTINED, STOPPED
-from schemaless.ui.terminal.output import counted
 from schemaless.ui.terminal.progress import duration
 
 _OBJECTS: Final = 4

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.monitoring.status.model import JobView, Point, Status
 from schemaless.monitoring.status.tables import Table, tables_of
 from schemaless.ui.pages import frame
-from schemaless.ui.terminal.output import counted
 from schemaless.ui.terminal.progress import duration
 from schemaless.ui.terminal.server_names import ServerNames
 

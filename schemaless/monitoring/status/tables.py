@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.monitoring.status.findings import lag_text
 from schemaless.monitoring.status.model import CapacityView, FollowerView, JobView, NodeView, Status
-from schemaless.ui.terminal.output import counted, size_text, speed_text
+from schemaless.ui.terminal.output import size_text, speed_text
 from schemaless.ui.terminal.progress import duration, waited_text
 
 

@@ -9,6 +9,7 @@ from dataclasses import astuple
 from datetime import datetime
 from typing import Any, Final
 
+from schemaless.base.numbers import counted
 from schemaless.base.parts import parts
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict
@@ -86,11 +87,7 @@ class JobStore:
             for weights in parts(sorted(shards.items()), 1_000):
                 connection.execute(sql.insert_shards(self._name, job_id, weights))
             connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
-            connection.execute(
-                sql.insert_event(
-                    self._name, job_id, who(), f"created, {len(shards)} {'shard' if len(shards) == 1 else 'shards'}"
-                )
-            )
+            connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {counted(len(shards), 'shard')}"))
             return job_id
 
         def operation(connection: Connection) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from schemaless.base.events import Listener, ignore_events
+from schemaless.base.numbers import counted
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.job import Job, continue_command
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
@@ -171,7 +172,7 @@ def finalise(
         for count, what in ((report.left.total(), "left as they are"), (report.faults[ERASED], "erased since"))
         if count
     )
-    verified = f"{report.cells:,} {'cell' if report.cells == 1 else 'cells'} verified{left}"
+    verified = f"{counted(report.cells, 'cell')} verified{left}"
     job_store = JobStore(store)
     job_store.change_state(job.job_id, ("done",), "finalised", verified)
     result.job = job_store.job(job.job_id)
@@ -185,7 +186,7 @@ def _objections(report: VerifyReport, accept_left: bool) -> list[str]:
     if report.left and not accept_left:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.left.most_common())
         objections.append(
-            f"{report.left.total():,} {'cell' if report.left.total() == 1 else 'cells'} that the job left unchanged "
+            f"{counted(report.left.total(), 'cell')} that the job left unchanged "
             f"({reasons}); accept them with --accept-left"
         )
     gaps = missing_text(report.missing)

@@ -8,7 +8,7 @@ from typing import Final, Unpack
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.keys import heartbeat_database
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, counted
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.ops.jobs.job import Job
@@ -53,7 +53,7 @@ def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
     if not refused:
         return
     first, others = refused[0], len(refused) - 1
-    more = f"; {others} more {'shard' if others == 1 else 'shards'} cannot be moved either" if others else ""
+    more = f"; {counted(others, 'more shard')} cannot be moved either" if others else ""
     raise MoveRefused(f"shard {first.shard} cannot be moved to {spec.target}: {first.refusal}{more}")
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.base.numbers import Interval
+from schemaless.base.numbers import Interval, counted
 from schemaless.planning.capacity.basis import Basis, Collected, file_shares
-from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf, counted_days, tiered_after
+from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf, tiered_after
 from schemaless.planning.capacity.planning import ColdTier, Comparison, GrowthOfAll, Saving, compare
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.reporting import assemble_report
@@ -153,7 +153,7 @@ def _candidates(
 def _cold(report: CapacityReport, comparison: Comparison) -> tuple[str, str, tuple[str, ...]]:
     """Return the name, effort and commands of tiering."""
     days = {name: comparison.change.tier_days(name) for name in report.file_share}
-    ages = sorted({counted_days(each) for each in days.values() if each is not None})
+    ages = sorted({counted(each, "day") for each in days.values() if each is not None})
     effort = "reads of old documents take longer, and every table is rewritten"
     sets = [f"schemaless tier set {name} --after {each}d" for name, each in days.items() if each is not None]
     begin = [] if report.tiers else ["schemaless tier store URI", *sets]

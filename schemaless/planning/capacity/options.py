@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemaless.base.numbers import Interval, added, check_number, number_text, summed
+from schemaless.base.numbers import Interval, added, check_number, counted, number_text, summed
 from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.errors import InvalidCell, InvalidInput
 from schemaless.planning.capacity.disks import GivenDisk
@@ -20,11 +20,6 @@ THRESHOLDS: Final = (0.8, 0.9)
 """Default thresholds, as shares of a disk."""
 
 FULL: Final = 1.0
-
-
-def counted_days(days: int) -> str:
-    """Return a number of days in words."""
-    return "1 day" if days == 1 else f"{days:,} days"
 
 
 def _check_amounts(options: object, names: Iterable[str], where: str = "") -> None:
@@ -208,7 +203,7 @@ class WhatIf:
             "rebuilt": "" if self.rebuilt is None else "yes" if self.rebuilds else "no",
             "retention": "; ".join(f"{column}: {policy}" for column, policy in self.policies.items()),
             "cold after": ", ".join(
-                f"{column} {counted_days(days)}".strip() for column, days in sorted(self.tiers.items())
+                f"{column} {counted(days, 'day')}".strip() for column, days in sorted(self.tiers.items())
             ),
             "copies": "" if self.copies is None else str(self.copies),
             "price per TB": "" if self.price_per_tb is None else f"{number_text(self.price_per_tb)}",
@@ -230,7 +225,7 @@ NOTHING: Final = WhatIf(name="now", text="Nothing changes.")
 
 def tiered_after(days: int) -> WhatIf:
     """Return the scenario in which all cells become cold at an age in days."""
-    return WhatIf(name=f"cold after {counted_days(days)}", tier_after=days)
+    return WhatIf(name=f"cold after {counted(days, 'day')}", tier_after=days)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

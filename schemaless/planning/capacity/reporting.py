@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from schemaless.base.events import Event, Listener, Step, ignore_events
+from schemaless.base.numbers import counted
 from schemaless.codec.registry import codec_named
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity import history
@@ -21,7 +22,7 @@ from schemaless.planning.capacity.combined import combine
 from schemaless.planning.capacity.disks import with_disks
 from schemaless.planning.capacity.measure import check_disks, measure
 from schemaless.planning.capacity.measurement import Measurement
-from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf, counted_days
+from schemaless.planning.capacity.options import DEFAULT_OPTIONS, NOTHING, Asked, WhatIf
 from schemaless.planning.capacity.planning import GrowthOfAll, Planning, Saving, compare, levels, verdict
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
@@ -221,7 +222,7 @@ def _in_engine(basis: Basis, codec: str | None) -> list[WhatIf]:
 def _tiering(basis: Basis) -> list[WhatIf]:
     """Return the scenario of the policies in force, if the size of cold files is known."""
     tiers = {column: days for column, days in basis.tiers.items() if column in basis.file_share}
-    ages = "; ".join(f"{column}: after {counted_days(days)}" for column, days in tiers.items())
+    ages = "; ".join(f"{column}: after {counted(days, 'day')}" for column, days in tiers.items())
     text = f"Cells become cold daily ({ages}), and tables are rebuilt where that shortens their files."
     return [WhatIf(name=TIERING, text=text, tier_after=tiers)] if tiers else []
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import counted
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput
 from schemaless.store.cold import sql
@@ -64,7 +65,7 @@ class TierPolicy:
             raise InvalidInput(f"after_days must be an integer from 0 to {MOST_DAYS:,}, got {self.after_days!r}")
 
     def __str__(self) -> str:
-        return f"cold after {'1 day' if self.after_days == 1 else f'{self.after_days:,} days'}"
+        return f"cold after {counted(self.after_days, 'day')}"
 
 
 class ColdSettings:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import counted
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput
 from schemaless.store.erasures import sql
@@ -58,7 +59,7 @@ class Policy:
     def __str__(self) -> str:
         parts = []
         if self.keep_days is not None:
-            parts.append("1 day" if self.keep_days == 1 else f"{self.keep_days:,} days")
+            parts.append(counted(self.keep_days, "day"))
         if self.keep_versions is not None:
             parts.append("the last version" if self.keep_versions == 1 else f"the last {self.keep_versions:,} versions")
         return f"keep {' and '.join(parts)}"

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from schemaless.base.numbers import bytes_text, size_units
+from schemaless.base.numbers import bytes_text, counted, size_units
 from schemaless.planning.capacity.forecast import Band, Forecast
 from schemaless.planning.capacity.report import CapacityReport, bars
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
 from schemaless.ui.pages.capacity_words import answer, days_text, level_name
 from schemaless.ui.pages.charts import INK, SERIES, SOFT, Chart
-from schemaless.ui.terminal.output import counted, estimate_text
+from schemaless.ui.terminal.output import estimate_text
 
 if TYPE_CHECKING:  # Part of an extra, and slow to import.
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.ui.pages import frame as shared
 from schemaless.ui.pages.capacity_charts import charts
@@ -33,7 +33,7 @@ from schemaless.ui.pages.capacity_words import (
 )
 from schemaless.ui.pages.charts import STYLE as CHART_STYLE
 from schemaless.ui.pages.frame import escaped
-from schemaless.ui.terminal.output import counted, estimate_text
+from schemaless.ui.terminal.output import estimate_text
 
 _STYLE: Final = """
 body { max-width: 68rem; }

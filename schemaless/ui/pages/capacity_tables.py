@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schemaless.base.numbers import Interval, added, bytes_text, number_text
+from schemaless.base.numbers import Interval, added, bytes_text, counted, number_text
 from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
@@ -37,7 +37,7 @@ from schemaless.ui.pages.capacity_words import (
     seconds_text,
     until_text,
 )
-from schemaless.ui.terminal.output import counted, estimate_text, size_text
+from schemaless.ui.terminal.output import estimate_text, size_text
 
 WHAT_IF: Final = "What-if scenarios"
 SIDE_BY_SIDE: Final = "Scenarios side by side"
@@ -224,7 +224,7 @@ def month_text(month: Month) -> str:
     """Return the name of a month, with the number of days if only part of it falls in the period."""
     following = (month.first_day.replace(day=28) + _WEEK).replace(day=1)
     whole = month.first_day.day == 1 and month.days == (following - month.first_day).days
-    return f"{month.first_day:%Y-%m}" + ("" if whole else f" ({month.days} {'day' if month.days == 1 else 'days'})")
+    return f"{month.first_day:%Y-%m}" + ("" if whole else f" ({counted(month.days, 'day')})")
 
 
 def _price_band(price: Band) -> str:

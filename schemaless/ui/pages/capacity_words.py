@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.base.numbers import Interval, bytes_text, number_text
+from schemaless.base.numbers import Interval, bytes_text, counted, number_text
 from schemaless.planning.capacity.forecast import HISTORY_TIMES, MOST_DAYS, MOST_TIMES, Band, is_too_wide, whole_days
 from schemaless.planning.capacity.options import FULL
 from schemaless.planning.capacity.planning import ColdTier, Level, Saving
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.steps import rate
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
-from schemaless.ui.terminal.output import counted, day_counts_text, days_long_text, estimate_text
+from schemaless.ui.terminal.output import day_counts_text, days_long_text, estimate_text
 
 TOO_WIDE: Final = "cannot be forecast yet"
 """Shown instead of an interval that would be too wide to be of use."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from schemaless.base.numbers import bytes_text, units_text
+from schemaless.base.numbers import bytes_text, counted, units_text
 from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport
 from schemaless.ui.pages import frame
-from schemaless.ui.terminal.output import change_text, counted, estimate_text, size_text
+from schemaless.ui.terminal.output import change_text, estimate_text, size_text
 
 _STYLE: Final = """
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }

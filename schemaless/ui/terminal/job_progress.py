@@ -10,12 +10,12 @@ from typing import Any, Final, Self
 from rich.live import Live
 
 from schemaless.base.events import Event
-from schemaless.base.numbers import bytes_text
+from schemaless.base.numbers import bytes_text, counted
 from schemaless.errors import SchemalessError
 from schemaless.ops.jobs.job import Job, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import Eta, JobStatus, status_of
-from schemaless.ui.terminal.output import counted, err, note, speed_text
+from schemaless.ui.terminal.output import err, note, speed_text
 from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0

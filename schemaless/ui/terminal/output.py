@@ -206,11 +206,6 @@ def print_rows(
         print_table(title, list(rows[0]), [list(row.values()) for row in rows], text_columns=text_columns)
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 MOST_SHOWN_DAYS: Final = 36_525
 """Days beyond which no number is shown, only "over 100 years": so many are an artefact of a tiny growth."""
 
