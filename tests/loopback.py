@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +39,7 @@ def loopback_server(flavour: str, folder: Path) -> Iterator[Loopback]:
     authority(folder, "other-ca")
     certificate(folder, "server", "DNS:localhost")
     certificate(folder, "client", "DNS:client")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = _free_port()
     options = {
         "skip-networking": "0",
         "bind-address": "127.0.0.1",
@@ -50,6 +50,14 @@ def loopback_server(flavour: str, folder: Path) -> Iterator[Loopback]:
     }
     with private_servers(flavour, 1, options) as (server,):
         yield Loopback(server.url, port, folder)
+
+
+def _free_port() -> int:
+    """Return a port for the server to take a while later; the system gives none of this range to others by itself."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port below 32,000 is free")
 
 
 def authority(folder: Path, name: str) -> None:

@@ -76,7 +76,7 @@ class Harness:
         url = schemaless.create(name, SHARDS, [accounts.url("admin", url) for url in self.proxy.urls])
         accounts.allow("app", name, SHARDS)
         url = accounts.url("app", url)
-        self.store = schemaless.connect(url, read_timeout_s=read_timeout_s, connect_timeout_s=5)
+        self.store = schemaless.connect(url, read_timeout_s=read_timeout_s, connect_timeout_s=60)
         self._cases = Cases(self.store)
         nodes = [str(cluster.primary) for cluster in internals_of(self.store).topology.clusters]
         self._socket_of_node = dict(zip(nodes, server_sockets, strict=True))

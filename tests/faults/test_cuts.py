@@ -51,7 +51,7 @@ def url(proxy: Proxy) -> str:
 @pytest.fixture(scope="module")
 def opened(url: str) -> Iterator[Datastore]:
     """The datastore, with a few versions of a cell."""
-    with schemaless.connect(url, connect_timeout_s=5, read_timeout_s=5) as store:
+    with schemaless.connect(url, connect_timeout_s=60, read_timeout_s=60) as store:
         for ref_key in (1, 2, 3):
             store.put_cell(ROW, "BASE", ref_key, {"version": ref_key})
         yield store
@@ -111,7 +111,7 @@ def test_connect_that_is_cut_anywhere_raises_ours_or_opens(proxy, url, where):
     sides = {"accept": ("before",), "greeting": ANSWERING}.get(where, SENDING + ANSWERING)
     for at, skip in itertools.product(sides, (0, 2)):
         proxy.arm([Fault(where, at, "fin", skip, seed=skip)])
-        error = error_of(lambda: schemaless.connect(url, connect_timeout_s=5, read_timeout_s=5).close())
+        error = error_of(lambda: schemaless.connect(url, connect_timeout_s=60, read_timeout_s=60).close())
         proxy.disarm()
         if error is not None:
             expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=None)

@@ -159,7 +159,7 @@ def in_child(work: Callable[[], object]) -> Callable[[], Any]:
     if child == 0:
         # A child that hangs ends, too.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(30)
+        signal.alarm(120)
         status = 1
         try:
             os.write(writer, json.dumps(work()).encode())

@@ -29,6 +29,7 @@ from schemaless.errors import (
 )
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
+from schemaless.local.processes import wait_gone
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 from schemaless.testing.servers import private_servers
@@ -311,13 +312,14 @@ def test_a_write_whose_connection_is_killed_still_completes(flavour, server, adm
 
 def test_a_statement_over_its_time_is_retryable(flavour, admin, store):
     """A limit that the server sets: max_execution_time, or max_statement_time."""
-    name, value = ("max_execution_time", 100) if flavour == "mysql" else ("max_statement_time", 0.1)
+    name, value = ("max_execution_time", 500) if flavour == "mysql" else ("max_statement_time", 0.5)
     rows(admin, f"SET GLOBAL {name} = {value}")
     store.close()
     rows(admin, "LOCK TABLES refusals_0000.cell WRITE")
     errors = [error_of(lambda does=READS[call]: does(store)) for call in ("get_cell", "scan_shard")]  # type: ignore[misc]
     rows(admin, "UNLOCK TABLES")
     rows(admin, f"SET GLOBAL {name} = 0")
+    store.close()
 
     for error in errors:
         expect_refusal(error, ServerTimeout, codes={3024, 1969}, retryable=True, shard=0)
@@ -375,7 +377,7 @@ def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, stor
         return error
 
     monkeypatch.setattr(connections, "translated", recording)
-    for _ in range(20):  # where one batch is done before the other is woken, there is no deadlock
+    for _ in range(100):  # where one batch is done before the other is woken, there is no deadlock
         shared, own = new_row(), [new_row(), new_row()]
         # Both wait for the shared key to read it. When it is rolled back, both hold it, and neither can insert it.
         with holding(server, insert(shared)) as other:
@@ -443,7 +445,8 @@ def test_every_call_reports_a_server_that_was_shut_down(admin, server, url):
     store = schemaless.connect(url)
     store.get_row(ROW)
     rows(admin, "SHUTDOWN")
-    eventually(lambda: not server.socket.exists())
+    # Its socket goes before its connections do.
+    assert wait_gone(server.pid, server.data, 120)
 
     for does in (*READS.values(), *WRITES.values()):
         error = error_of(lambda does=does: does(store))  # type: ignore[misc]

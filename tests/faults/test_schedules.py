@@ -20,7 +20,7 @@ def harness(servers: list[LocalServer], accounts: Accounts) -> Iterator[Harness]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool.NodePool, "retry_pause_s", 0.002)
         sockets = [str(server.socket) for server in servers]
-        harness = Harness(sockets, accounts, "faults", stalls=0.01, read_timeout_s=2.0)
+        harness = Harness(sockets, accounts, "faults", stalls=0.01, read_timeout_s=4.0)
         yield harness
         harness.close()
 

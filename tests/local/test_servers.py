@@ -167,7 +167,7 @@ def test_stale_pid_file_of_another_process_is_seen_through(folder):
     """A pid file that names some other process neither counts as the server nor gets that process killed."""
     servers.up(folder, 1, "mariadb", options=RELAXED)
     servers.down(folder)
-    with subprocess.Popen(["sleep", "60"]) as bystander:
+    with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
             (folder / "server-1/mysqld.pid").write_text(f"{bystander.pid}\n")
             state = servers.status(folder)[0]
@@ -298,7 +298,8 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
             servers.up(small / "servers", 1, "mariadb")
         servers.down(small / "servers", delete=True)
     finally:
-        subprocess.run(["umount", small], check=True)
+        # A process that has just ended may still be in it for a moment.
+        subprocess.run(["umount", "--lazy", small], check=True)
 
 
 @EACH_FLAVOUR

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.mysql
 
 _names = itertools.count(1)
 SHARD, ELSEWHERE = 0, 2
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 """More than a replica that follows takes on a busy machine."""
 
 SHORT_S = 0.5
@@ -203,7 +203,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
 
     A program that has met no error stops writing there when it reads the catalog again.
     """
-    adopt(first, timeout_s=30)
+    adopt(first)
     client.put_cell(rows(), "BASE", 1, 1)
     with schemaless.connect(url) as calm, failed_over(first):
         calm.get_cell(rows(), "BASE", 1)
@@ -227,7 +227,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
 
 def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
     """A runner keeps its job store across the failover: the call that fails finds the new catalog."""
-    adopt(first, timeout_s=30)
+    adopt(first)
     with schemaless.connect(own_accounts.root(url)) as store:
         job_store, records = JobStore(store), Records(store)
         job = job_store.create("check", {}, {SHARD: 1}, ["cluster-1"], {})
@@ -448,14 +448,14 @@ def test_a_server_that_is_not_ready_is_not_adopted(client, adopt, first, second,
             adopt(second, timeout_s=SHORT_S)
         sql(second, "START REPLICA SQL_THREAD")
         with pytest.raises(TopologyError, match="still accepts writes"):
-            adopt(second, timeout_s=30)
+            adopt(second)
         with schemaless.connect(url_at(client, first)) as store:
             assert internals_of(store).topology.cluster("cluster-1").epoch == 0
         asked = []
         monkeypatch.setattr(
             changing, "has_replaced", lambda *pools: asked.append([str(each.node) for each in pools]) or 1
         )
-        replaced = adopt(second, timeout_s=30)
+        replaced = adopt(second)
 
     assert asked == [[str(second.socket), str(first.socket)]]
     assert replaced.old_primary == "read-only"
@@ -490,7 +490,7 @@ def test_a_server_is_not_adopted_while_a_replica_has_more_transactions(
 
 def test_adoption_says_what_the_new_primary_lacks(client, adopt, first, second):
     """A new primary whose commits wait for a replica is refused; one without a replica, or asynchronous, is named."""
-    claimed = adopt(first, timeout_s=30)
+    claimed = adopt(first)
     with over(first):
         with semi_synchronous(second), pytest.raises(TopologyError, match="writes on cluster-1 wait for a replica"):
             adopt(second, timeout_s=SHORT_S)
@@ -522,7 +522,7 @@ def test_errant_transactions_of_a_promoted_replica_are_named(
 
     If the old primary does not answer, another replica is asked: here, the same server under another address.
     """
-    adopt(first, timeout_s=30)
+    adopt(first)
     if old == "unreachable":
         link = tmp_path / "another.sock"
         link.symlink_to(first.socket)

@@ -303,7 +303,7 @@ def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
     def before_bodies_are_replaced(files, file, *how):
         done = publish(files, file, *how)
         published.set()
-        assert locked.wait(30)
+        assert locked.wait(120)
         return done
 
     monkeypatch.setattr(ShardFiles, "publish", before_bodies_are_replaced)
@@ -311,14 +311,14 @@ def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
     with ThreadPoolExecutor(1) as threads, pool.connection() as connection:
         connection.execute(insert_lock_row(root.database(0)))
         running = threads.submit(TIER.run, migrate_store, spec, [0])
-        assert published.wait(30)
+        assert published.wait(120)
         with connection.transaction():
             connection.rows(lock_log(root.database(0)))
             locked.set()
             eventually(lambda: running.done() or pool.rows(waits), "the run waits")
             assert not running.done()
             assert not any(is_reference(cell.body) for cell in fresh_store.scan_shard(0))
-        running.result(60)
+        running.result(120)
     assert all(is_reference(cell.body) for cell in fresh_store.scan_shard(0))
 
 
