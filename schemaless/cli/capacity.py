@@ -210,7 +210,8 @@ def _show_measurement(measurement: Measurement) -> None:
         out().print(f"note: {remark}")
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(
-        f"\nread {'all cells' if exact else 'a sample'}: {counted(measurement.rows_read, 'row')}, about "
+        f"\nread {'all cells' if exact else 'a sample'}{measurement.unread}: "
+        f"{counted(measurement.rows_read, 'row')}, about "
         f"{counted(measurement.pages_read, 'page')} of cells, in {measurement.seconds:.1f} s"
         + (
             ""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schemaless import NewCell
+from schemaless.store.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -47,6 +48,18 @@ def test_measure_saves_and_history_lists(invoke, measure_url):
     assert sum(each["cells"]["mid"] for each in second.json["growth"]) == 72 + 24
     assert saved == [second.json]
     assert [line.split()[0] for line in listed.out.splitlines()] == ["no.", "1", "2"]
+
+
+def test_a_cluster_that_was_not_read_is_named(invoke, measure_url, fresh_store, by_hand, tmp_path):
+    """The cells of the other one are not all cells."""
+    catalog = by_hand(fresh_store).pool_for(internals_of(fresh_store).catalog.node)
+    (down,) = {each.name for each in internals_of(fresh_store).topology.clusters} - {"cluster-1"}
+    sql = f"UPDATE `{fresh_store.name}`.node SET socket = '{tmp_path}/gone' WHERE cluster = '{down}'"
+    catalog.execute(sql.encode())
+    found = invoke("capacity", "measure", "--no-keep", url=measure_url)
+
+    assert found.code == 1
+    assert f"\nread all cells, except in {down} (2 shards): " in found.out
 
 
 def test_a_measurement_that_cannot_be_saved_is_still_shown(invoke, fresh_url):

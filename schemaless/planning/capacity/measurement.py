@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from types import UnionType
 from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
-from schemaless.base.numbers import LEVEL, Interval
+from schemaless.base.numbers import LEVEL, Interval, counted
 from schemaless.errors import InvalidInput
 from schemaless.planning.sampling.column_trials import CodecTrial, HistoryTrial
 from schemaless.planning.sampling.page_model import MYSQL, Content, Layout
@@ -252,6 +252,12 @@ class Measurement:
     def problems(self) -> list[ClusterFiles]:
         """The clusters that could not be measured."""
         return [space for space in self.clusters if space.problem is not None]
+
+    @property
+    def unread(self) -> str:
+        """The clusters that could not be measured, as a clause; empty if there are none."""
+        names = ", ".join(f"{space.cluster} ({counted(space.shards, 'shard')})" for space in self.problems)
+        return names and f", except in {names}"
 
     @property
     def other_files(self) -> dict[str, int]:

@@ -213,7 +213,12 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
         engines: True if other storage engines were tried.
     """
     exact = all(group.cells.exact for group in measurement.groups)
-    source = "All cells were read, so figures are exact" if exact else "Estimated from a sample of neighbouring cells"
+    unread = measurement.unread
+    source = (
+        f"All cells were read{unread}, so figures are exact"
+        if exact
+        else f"Estimated from a sample of neighbouring cells{unread}"
+    )
     level = "" if exact else f" Intervals have {measurement.level:.0%} confidence."
     methods = {day.method for day in measurement.growth}
     if methods == {"search"}:

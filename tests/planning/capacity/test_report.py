@@ -297,6 +297,7 @@ def test_a_cluster_that_is_down_is_named_and_the_others_have_answers(odd):
     assert found.now.first is not None
     assert [each.disk for each in found.now.unknown] == ["cluster-2"]
     assert any("cluster-2: missing from all figures: no connection: refused" in warning for warning in found.warnings)
+    assert ", except in cluster-2 (" in dict(found.how)["Sizes"]
     assert [each.cluster for each in found.skew.clusters] == ["cluster-1"]
     assert all(each.file_bytes is None for each in found.scenarios if each.codec)
 
