@@ -6,12 +6,39 @@ import os
 import sys
 import threading
 from importlib.util import find_spec
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any
 
 from schemaless.base.interrupts import is_interrupt, settle_exit_status
 
 
+class _Notes(FileIO):
+    """Standard error; drops what cannot be written, as when its disk is full or its reader has exited.
+
+    Neither may end a service or a job.
+    """
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _settle_streams() -> None:
+    """Open closed standard streams, so that no connection gets their descriptors, and prepare standard error."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(number)
+    sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")
+    encoding = getattr(sys.stderr, "encoding", None)
+    notes = BufferedWriter(_Notes(2, "w", closefd=False))
+    sys.stderr = TextIOWrapper(notes, encoding, errors="backslashreplace", line_buffering=True)
+
+
 def main() -> int:
     """Run the command line and return its exit status."""
+    _settle_streams()
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         print(

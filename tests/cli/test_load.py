@@ -7,6 +7,8 @@ import gzip
 import json
 import os
 import re
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -499,6 +501,16 @@ def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
 
     assert (to_file.code, to_file.err) == (1, "schemaless: /dev/full: No space left on device\n")
     assert (process.returncode, err.decode()) == (1, "schemaless: standard output: No space left on device\n")
+
+
+def test_closed_streams_and_notes_that_cannot_be_written_end_no_command(new_row, fresh_url):
+    """As under a supervisor without streams, and with a log on a full disk."""
+    command = [sys.executable, "-m", "schemaless.cli.entry", "cell", "put", str(new_row()), "BASE", "1", "{}"]
+    script = '"$@" <&- >&- 2>&- && "$@" 2>/dev/full'
+
+    done = subprocess.run(["sh", "-c", script, "sh", *command], env={**os.environ, "SCHEMALESS_URL": fresh_url})
+
+    assert done.returncode == 0
 
 
 def test_dump_to_head_is_quiet(start, dumped, fresh_url):
