@@ -21,4 +21,7 @@ def thaw(pid: int) -> None:
 
 
 def _state(task: Path) -> str:
-    return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "t"  # it ended before it could be stopped
