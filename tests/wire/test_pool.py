@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import os
 import threading
 import types
@@ -119,7 +120,7 @@ def test_connect_without_a_name_says_so():
 def pool(server_urls):
     """A pool of two connections to the first server."""
     parsed = parse_url(server_urls[0])
-    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=2, pool_timeout_s=1))
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=2))
     yield pool
     pool.close()
 
@@ -214,6 +215,7 @@ def test_connection_is_kept_if_no_reply_is_outstanding_whatever_is_raised(pool, 
 @pytest.mark.twice
 def test_a_call_beyond_the_pool_size_times_out_and_names_the_setting(pool):
     """The error of a pool that is too small names pool_size."""
+    pool.options = dataclasses.replace(pool.options, pool_timeout_s=0.1)
 
     def nested(depth: int) -> int:
         return pool.run(lambda connection: nested(depth - 1) if depth > 1 else connection_id(connection))
@@ -269,7 +271,7 @@ def test_a_lock_around_a_failed_transaction_is_released_with_its_connection(pool
         pool.run(refused)
 
     assert not pool.idle
-    assert pool.run(lambda other: other.rows(b"SELECT GET_LOCK('around', 5)")) == ((1,),)
+    assert pool.run(lambda other: other.rows(b"SELECT GET_LOCK('around', 60)")) == ((1,),)
 
 
 @pytest.mark.guarantee("reply-owner")
