@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import socket
 import ssl
 import subprocess
@@ -13,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,10 +29,13 @@ from schemaless import InvalidInput, NewCell, ServerTimeout, ServerUnavailable, 
 from schemaless.aio.bridge import Bridge, wait
 from schemaless.aio.slots import AsyncSlots
 from schemaless.monitoring import telemetry
+from schemaless.ops import coroutines
+from schemaless.ops.erasure.job import finish
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.cells.dictionary_replicas import DictionaryReplica
 from schemaless.store.internals import internals_of
 from schemaless.wire import attempts
+from schemaless.wire import pool as pool_module
 from schemaless.wire.connection_slots import Slot
 from tests.accounts import Accounts
 from tests.aio.cancelling import check_pools, drain
@@ -219,13 +224,15 @@ def test_a_reply_that_does_not_come_in_time_is_an_error(
 ) -> None:
     """A write that waits for a lock longer than read_timeout_s is undecided, and settled by the next one."""
     monkeypatch.setattr(attempts, "ATTEMPTS", 2)
+    monkeypatch.setattr(pool_module, "PROBE_S", 60)
 
     async def main() -> None:
-        async with (
-            await schemaless.aio.connect(fresh_url, read_timeout_s=1) as store,
-            await schemaless.aio.connect(fresh_url) as patient,
-        ):
+        async with await schemaless.aio.connect(fresh_url) as store, await schemaless.aio.connect(fresh_url) as patient:
             shard = await store.shard_of(row)
+            # Not while it connects to the catalog: a busy machine may need longer.
+            pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(shard))
+            pool.options = replace(pool.options, read_timeout_s=1)
+            await store.close()
             shards = by_hand(store)
             database = shards.database(shard).encode()
             with shards.pool_for(shards.node_of(shard)).connection() as other:
@@ -521,18 +528,34 @@ def test_catch_up_cancelled_in_a_call_completes_and_records_it(follow_url: str, 
 
 @pytest.mark.mysql
 @pytest.mark.twice
-def test_an_erasure_is_finished_after_a_cancellation(erase_url: str, fresh_store: Any, new_row: Any) -> None:
+@pytest.mark.parametrize("event", [1, 3])
+def test_an_erasure_is_finished_after_a_cancellation(
+    erase_url: str, fresh_store: Any, new_row: Any, monkeypatch: pytest.MonkeyPatch, event: int
+) -> None:
     """Whatever the thread had begun, the next call completes it."""
+    reached, cancelled, events = threading.Event(), threading.Event(), itertools.count(1)
     rows = [new_row() for _ in range(8)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, "secret")
+
+    def held(store: Any, number: int, archives: Any, listener: Any) -> Any:
+        def listens(said: Any) -> None:
+            if next(events) == event:
+                reached.set()
+                assert cancelled.wait(120)
+            listener(said)
+
+        return finish(store, number, archives, listens)
+
+    monkeypatch.setattr(coroutines, "finish", held)
 
     async def main() -> schemaless.ErasureStatus:
         async with await schemaless.aio.connect(erase_url) as store:
             number = (await store.erase_many(rows, reason="gdpr")).number
             task = asyncio.create_task(schemaless.aio.finish_erasure(store, number))
-            await asyncio.sleep(0.02)
+            assert await asyncio.to_thread(reached.wait, 120)
             task.cancel()
+            asyncio.get_running_loop().call_later(0.05, cancelled.set)
             with pytest.raises(asyncio.CancelledError):
                 await task
             with pytest.raises(InvalidInput, match="expected an AsyncDatastore"):
