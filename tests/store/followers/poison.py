@@ -67,4 +67,4 @@ def _call(cell: schemaless.Cell, call: schemaless.Call) -> None:
 
 
 exits = schemaless.trigger(column="BASE", name="exits", start="beginning", attempts=1)(_call)
-chaos = schemaless.trigger(column="BASE", name="chaos", start="beginning", attempts=2, timeout_s=0.5)(_call)
+chaos = schemaless.trigger(column="BASE", name="chaos", start="beginning", attempts=2, timeout_s=1.0)(_call)

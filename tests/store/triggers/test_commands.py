@@ -228,7 +228,7 @@ def test_the_example_bills_each_trip_once_with_a_crash_in_the_middle(accounts, f
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

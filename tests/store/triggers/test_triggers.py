@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -188,7 +189,7 @@ def test_a_child_that_a_function_forks_ends_with_the_call(put, works, triggers, 
         if child := os.fork():
             statuses.append(os.waitpid(child, 0)[1])
             return
-        signal.setitimer(signal.ITIMER_REAL, 1.0)  # ends a child that goes on as a second worker
+        signal.setitimer(signal.ITIMER_REAL, 60.0)  # ends a child that goes on as a second worker
         if cell.body is not None:
             raise SystemExit(cell.body) if isinstance(cell.body, int) else ValueError(cell.body)
 
@@ -350,7 +351,7 @@ def test_park_cell_parks_at_once_and_retry_later_does_not_count(put, works, trig
         if cell.body == "never":
             raise schemaless.ParkCell("a fare of nothing")
         if len(calls) < 4:
-            raise schemaless.RetryLater(60, "the bank is closed")
+            raise schemaless.RetryLater(600, "the bank is closed")
         if len(calls) < 7:
             raise ServerTimeout("busy", node="db-9")
 
@@ -359,8 +360,8 @@ def test_park_cell_parks_at_once_and_retry_later_does_not_count(put, works, trig
     worker = works(known)
     turn(worker)
     waiting = triggers.status("known").shards[SHARD]
-    assert waiting.row.message == "RetryLater: the bank is closed; in 60 s"
-    assert 50 < waiting.row.retry_s <= 60
+    assert waiting.row.message == "RetryLater: the bank is closed; in 600 s"
+    assert 400 < waiting.row.retry_s <= 600
     turn(worker, times=6)
     (parked,) = triggers.parked("known", range(4))
 
@@ -730,7 +731,9 @@ def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, trigge
     assert all("its 2 shards read 6 tables" in advice for advice in said[1].values())
 
 
-def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_store, fresh_store, put, triggers):
+def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(
+    follow_store, fresh_store, put, triggers, eventually
+):
     """From the first cell; what is paused, keeps failing or has stopped is an error, and the next call continues."""
     seen: list[tuple[int, int]] = []
     broken = [True]
@@ -740,11 +743,20 @@ def test_catch_up_calls_triggers_in_this_thread_until_nothing_is_left(follow_sto
             raise ValueError("three")
         seen.append((cell.body, threading.get_ident()))
 
-    noted = schemaless.trigger(column="BASE", start="beginning", name="noted", timeout_s=0.001)(note)
+    noted = schemaless.trigger(column="BASE", start="beginning", name="noted", timeout_s=0.001, attempts=1_000)(note)
     for number in range(6):
         put(number)
-    with pytest.raises(schemaless.NotCaughtUp, match=r"trigger:noted, shard 2 is waiting, \d ids behind: ValueError"):
-        schemaless.catch_up(follow_store, noted, timeout_s=2)
+    said: list[str] = []
+
+    def keeps_failing() -> bool:
+        # A busy machine may not come to the cell in a second, and the next call continues.
+        with pytest.raises(schemaless.NotCaughtUp) as raised:
+            schemaless.catch_up(follow_store, noted, timeout_s=1)
+        said.append(str(raised.value))
+        return "is waiting" in said[-1]
+
+    eventually(keeps_failing, "it has met the cell")
+    assert re.search(r"trigger:noted, shard 2 is waiting, \d ids behind: ValueError", said[-1])
     broken[0] = False
     rest = schemaless.catch_up(follow_store, noted)
     put(6)
