@@ -38,6 +38,12 @@ _names = itertools.count(1)
 SHARDS = 2
 
 
+@pytest.fixture(autouse=True)
+def patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the connection that checks an address more than a second, which a busy machine may need."""
+    monkeypatch.setattr(pool_module, "PROBE_S", 60)
+
+
 @dataclass(frozen=True)
 class Address:
     """An address that leads to a primary, and from ``move`` on to its replica, which has been promoted.
