@@ -34,6 +34,7 @@ class Faulty:
         self.delay_s, self.refusals, self.refused, self.torn = 0.0, 0, 0, False
         self.status, self.methods = "503 Slow Down", {"GET"}
         self.requests: list[str] = []
+        self.lock = threading.Lock()
         self.listings: dict[str, tuple[list[object], bytes]] | None = None
 
     def listing(self, environ, start_response):
@@ -46,6 +47,14 @@ class Faulty:
         start_response(*reply)
         return [content]
 
+    def refuses(self):
+        """Return whether this request is to be refused."""
+        with self.lock:
+            due = self.refusals > 0
+            self.refusals -= due
+            self.refused += due
+        return due
+
     def __call__(self, environ, start_response):
         if self.listings is not None and "list-type" in environ["QUERY_STRING"]:
             return self.listing(environ, start_response)
@@ -53,9 +62,7 @@ class Faulty:
         if environ["REQUEST_METHOD"] not in self.methods or not environ["PATH_INFO"].endswith(".parquet"):
             return self.app(environ, start_response)
         time.sleep(self.delay_s)
-        if self.refusals:
-            self.refusals -= 1
-            self.refused += 1
+        if self.refuses():
             start_response(self.status, [("Content-Length", "0")])
             return []
         if self.torn:
@@ -153,7 +160,7 @@ def test_a_store_that_hangs_does_not_keep_the_process_alive(tmp_path):
         "list(fetch(open_target(sys.argv[1]), wanted, THREADS, 0.01, 1 << 20))\n"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", program, tmp_path, *names], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program, tmp_path, *names], capture_output=True, text=True, timeout=240, check=False
     )
     assert (ended.returncode, "ColdStoreUnavailable" in ended.stderr) == (1, True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
@@ -32,8 +33,9 @@ def totals(checking: IndexCheck) -> dict[str, int]:
 @pytest.mark.parametrize("keys", ["random", pytest.param("consecutive", marks=pytest.mark.long)])
 def test_progress_within_a_shard_is_reported(kept, fresh_store, keys):
     """In small steps that add up to one per shard, for random and for consecutive row_keys."""
-    base = uuid.uuid4().int
-    rows = [uuid.uuid4() if keys == "random" else uuid.UUID(int=base + 1_000 * n) for n in range(400)]
+    drawn = random.Random(1)
+    base = drawn.getrandbits(127)
+    rows = [uuid.UUID(int=drawn.getrandbits(128) if keys == "random" else base + 1_000 * n) for n in range(400)]
     fresh_store.put_cells(
         [schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n))}) for n, row in enumerate(rows)]
     )
