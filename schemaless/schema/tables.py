@@ -100,7 +100,7 @@ erased_cell: Final = _shard_table(
     Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
     Column("added_id", BIGINT(unsigned=True), nullable=False),
     Column("erasure", BIGINT(unsigned=True), nullable=False),
-    # Size of the body before the erasure.
+    # Size of the body before the erasure. In the row with event_id 0, 1 if the shard may have deltas.
     Column("body_bytes", Integer(), nullable=False),
     # Shards in which indexes may have entries of the row, as JSON text by index number.
     Column("entry_shards", MEDIUMTEXT(), nullable=True),

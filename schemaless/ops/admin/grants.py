@@ -94,7 +94,7 @@ _ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELE
 _IN_SHARD: Final[dict[str, dict[Role, str]]] = {
     "cell": {**_READS, "app": "SELECT, INSERT", "migrate": "SELECT, UPDATE (`body`)"},
     "shard_identity": _READS,
-    "erased_cell": {**_READS, "migrate": "SELECT, INSERT, UPDATE (`event_id`)", "erase": "INSERT"},
+    "erased_cell": {**_READS, "migrate": "SELECT, INSERT, UPDATE (`body_bytes`)", "erase": "INSERT"},
     "cold_file": {**_READS, "migrate": "SELECT, INSERT, UPDATE", "erase": "INSERT"},
     "follower": _ON_FOLLOWERS,
     "parked": {**_ON_FOLLOWERS, "erase": "DELETE"},

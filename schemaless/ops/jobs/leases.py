@@ -28,9 +28,6 @@ LEASE_S: Final = 30
 RENEWED_WITHIN_S: Final = 5
 """Age at which a lease is renewed, in seconds; about ``LEASE_S`` minus this is left while the catalog answers."""
 
-STALLED_S: Final = 5.0
-"""Age of a gate from which bodies are replaced as if the lease were lost, in seconds; a lease has more left."""
-
 INTERRUPTED: Final = "interrupted"
 """Message of a shard whose last runner died without releasing it."""
 
@@ -44,7 +41,7 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_clock_s() -> float:
-    """Return seconds of a clock for the ages of leases and gates: it goes on while the machine is suspended."""
+    """Return seconds of a clock for the ages of leases: it goes on while the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemaless.cell import StoredCell
-from schemaless.ops.jobs.leases import STALLED_S, lease_clock_s
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.sql import LONGEST_IN_UNION, select_live, update_bodies
 from schemaless.store.cells.reading import Place, only_requested
-from schemaless.store.erasures.sql import insert_lock_row, lock_log, select_log_end
+from schemaless.store.erasures.sql import insert_lock_row, lock_log, record_deltas, select_log_end
 from schemaless.store.followers.sql import select_last_event
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, split_statements
@@ -79,13 +78,13 @@ class BodyUpdates:
                 statements += split_statements([change], update, most_bytes, too_long)
         return statements
 
-    def send(self, sql: bytes, bases: Collection[Place] = (), gated_s: float = 0.0) -> tuple[int, bool]:
+    def send(self, sql: bytes, bases: Collection[Place] = ()) -> tuple[int, bool]:
         """Send an UPDATE; return the number of rows matched, and whether it was repeated after a lost reply.
 
         Args:
             sql: the statement.
-            bases: keys of the versions that new bodies are deltas against. If one was erased, nothing is updated.
-            gated_s: time of the job's last gate, at which no other job could have made a base cold.
+            bases: keys of the versions that new bodies are deltas against. If one was erased or is cold, nothing is
+                updated.
         """
         attempts = 0
         database = self.shards.database(self.shard)
@@ -94,9 +93,12 @@ class BodyUpdates:
             # An eraser that waits for the lock finds the deltas afterwards, and makes them whole.
             self._insert_lock_row(connection)
             with connection.transaction():
-                connection.rows(lock_log(database))
-                is_stalled = lease_clock_s() - gated_s > STALLED_S
-                if is_stalled or connection.rows(select_log_end(database))[0] != self._log_end:
+                ((_, has_deltas),) = connection.rows(lock_log(database))
+                if not has_deltas:
+                    connection.execute(record_deltas(database))
+                # A job that was cancelled, or has stalled, may still make bases cold.
+                *log_end, has_cold_files = connection.rows(select_log_end(database))[0]
+                if has_cold_files or log_end != self._log_end:
                     live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
                     if len(live) < len(bases):
                         return 0
@@ -111,9 +113,10 @@ class BodyUpdates:
 
         return self.shards.run(self.shard, operation, writes=True), attempts > 1
 
-    def _end_of_log(self, connection: Connection) -> tuple[Any, ...]:
+    def _end_of_log(self, connection: Connection) -> list[Any]:
         self._insert_lock_row(connection)
-        return connection.rows(select_log_end(self.shards.database(self.shard)))[0]
+        *log_end, _ = connection.rows(select_log_end(self.shards.database(self.shard)))[0]
+        return log_end
 
     def _insert_lock_row(self, connection: Connection) -> None:
         database = self.shards.database(self.shard)

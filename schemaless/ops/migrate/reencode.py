@@ -21,7 +21,7 @@ from schemaless.codec.envelope import counts_as, dictionary_of, is_delta, whole_
 from schemaless.codec.recode import Conversion, convert
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
 from schemaless.ops.jobs.job import Failure
-from schemaless.ops.jobs.leases import INTERRUPTED, lease_clock_s
+from schemaless.ops.jobs.leases import INTERRUPTED
 from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import discount_read
 from schemaless.ops.migrate.archive import ArchiveWriter, archive_dictionary, archived, digest_of
@@ -168,7 +168,6 @@ class _ShardWork:
         self._payloads = Payloads(_PAYLOADS_BYTES)
         self._latest: dict[tuple[bytes, str], int] = {}
         self._latest_known = False
-        self._gated_s = 0.0
         self._updates = BodyUpdates(
             self._shards, self._shard, full_row_images=spec.full_row_images, has_bases=spec.stores_deltas()
         )
@@ -224,9 +223,7 @@ class _ShardWork:
     def _one_pass(self) -> None:
         read_to, at_end = self._state.checkpoint, False
         while not at_end:
-            gated_s = lease_clock_s()
             self._run.gate()
-            self._gated_s = gated_s
             began_s = time.monotonic()
             most_bytes = self._bounds.most_bytes
             sql = self._select_block(read_to, most_bytes)
@@ -352,9 +349,7 @@ class _ShardWork:
             for sql, changes in block.updates:
                 self._archive_originals(changes)
                 began_s = time.monotonic()
-                sent = self._updates.send(
-                    sql, {change.base for change in changes if change.base is not None}, self._gated_s
-                )
+                sent = self._updates.send(sql, {change.base for change in changes if change.base is not None})
                 self._update_s = time.monotonic() - began_s
                 block.cells += self._unreplaced(block, changes, *sent)
             if not block.cells:

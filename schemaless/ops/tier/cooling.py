@@ -26,7 +26,6 @@ from schemaless.ops.erasure.copies import copy_tables
 from schemaless.ops.erasure.expired import server_time
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.kind import JobKind, JobSpec
-from schemaless.ops.jobs.leases import STALLED_S, lease_clock_s
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.binlog_cost import log_settings
@@ -145,7 +144,6 @@ class _ShardWork:
         self._counters = run.state.counters
         self._settings = self._shards.run(self._shard, log_settings)
         self._has_deltas = True
-        self._gated_s = 0.0
         for name in ("files", "file_bytes", "text_bytes", "bases", "changed"):
             self._counters.setdefault(name, 0)
 
@@ -178,7 +176,7 @@ class _ShardWork:
         return None
 
     def _any_deltas(self) -> bool:
-        """Return whether the shard has deltas. None appear during the job, because no migration runs beside it."""
+        """Return whether the shard has deltas; ``record_deltas`` tells of later ones."""
         blocks = self._internals.id_blocks(self._shard, _BLOCK_ROWS)
         statements = (select_has_deltas(self._database, after, up_to) for after, up_to, _ in blocks)
         return any(self._shards.rows(self._shard, statement)[0][0] for statement in statements)
@@ -333,7 +331,6 @@ class _ShardWork:
         """
         ordered = iter(sorted(cells, key=lambda cell: cell[1:4]))
         while part := list(islice(ordered, _YIELDING_CELLS if self._run.yields else _REPLACED_AT_ONCE)):
-            self._gated_s = lease_clock_s()
             self._run.gate()
             began_s = time.monotonic()
             references = {
@@ -358,12 +355,12 @@ class _ShardWork:
                 connection.execute(insert_lock_row(self._database))
             with connection.transaction():
                 # As for deltas: an eraser that waits for the lock finds what this transaction has written.
-                connection.rows(lock_log(self._database))
+                ((_, has_new_deltas),) = connection.rows(lock_log(self._database))
                 if not connection.rows(lock_live_file(self._database, file.file_id)):
                     return False
                 based.clear()
-                # A runner that has stalled may have lost its lease to one after which a migration has made deltas.
-                while self._has_deltas or lease_clock_s() - self._gated_s > STALLED_S:
+                # A migration that was cancelled, or one after this job was, may have made deltas since it has begun.
+                while self._has_deltas or has_new_deltas:
                     # A delta that stays needs its own base, so those of the part count once they are known to stay.
                     cells = [cell[:4] for cell in part if cell.added_id not in based]
                     found = dependents(connection, self._database, CELLS, cells)

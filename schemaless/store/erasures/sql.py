@@ -40,8 +40,11 @@ _SIZES: Final = b"added_id, row_key, column_name, ref_key, LENGTH(body)"
 
 
 def lock_log(database: str) -> bytes:
-    """Lock the log of erased cells until the transaction ends; selects no row if the lock row does not exist yet."""
-    return b"SELECT event_id FROM %b WHERE event_id=0 FOR UPDATE" % _log(database)
+    """Lock the log of erased cells until the transaction ends; selects no row if the lock row does not exist yet.
+
+    The row: 0, and 1 if ``record_deltas`` was executed, else 0.
+    """
+    return b"SELECT event_id, body_bytes FROM %b WHERE event_id=0 FOR UPDATE" % _log(database)
 
 
 def insert_lock_row(database: str) -> bytes:
@@ -49,9 +52,20 @@ def insert_lock_row(database: str) -> bytes:
     return insert(_log(database), "event_id, added_id, erasure, body_bytes", [(0, 0, 0, 0)], ignore=True)
 
 
+def record_deltas(database: str) -> bytes:
+    """Record in the lock row that the shard may have deltas from now on."""
+    return update(_log(database), {"body_bytes": 1}, event_id=0)
+
+
 def select_log_end(database: str) -> bytes:
-    """Select the last event of the log of erased cells, and the server: after a promotion, events may be missing."""
-    return b"SELECT @@server_id, event_id, added_id, erasure FROM %b ORDER BY event_id DESC LIMIT 1" % _log(database)
+    """Select the last event of the log of erased cells, and whether the shard has ever listed a cold file.
+
+    The server comes first: after a promotion, events may be missing.
+    """
+    return (
+        b"SELECT @@server_id, event_id, added_id, erasure, EXISTS(SELECT 1 FROM %b) FROM %b "
+        b"ORDER BY event_id DESC LIMIT 1" % (table(database, b"cold_file"), _log(database))
+    )
 
 
 def select_sizes_by_id(database: str, ids: Iterable[int]) -> bytes:

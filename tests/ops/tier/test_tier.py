@@ -15,10 +15,9 @@ import pytest
 
 import schemaless
 import schemaless.aio
-from schemaless import ColdStoreUnavailable, InvalidInput, NewCell, NewStoredCell
+from schemaless import ColdStoreUnavailable, InvalidInput, JobConflict, NewCell, NewStoredCell
 from schemaless.cell import CellKey
-from schemaless.codec.deltas import encode_delta
-from schemaless.codec.engine import ENGINE
+from schemaless.codec.deltas import is_keyframe
 from schemaless.codec.envelope import base_of, is_delta, is_reference
 from schemaless.codec.exact_text import exact_text
 from schemaless.codec.recode import recode
@@ -27,10 +26,9 @@ from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.leases import lease_clock_s
-from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
+from schemaless.ops.migrate.body_updates import BodyUpdates
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.sql import update_bodies
 from schemaless.ops.tier import cooling
@@ -303,35 +301,48 @@ def test_a_sweep_keeps_a_file_that_a_stalled_run_refers_to(cells, migrate_store,
 
 
 @pytest.mark.guarantee("cold-exact")
-def test_a_run_that_has_stalled_looks_for_differences(fresh_store, new_row, migrate_store, cold_folder, monkeypatch):
-    """There were none when it began, but a migration has made one since it has lost its lease: its base stays."""
-    row, now, stalled = new_row(), datetime.now(UTC), []
-    shard, shards = fresh_store.shard_of(row), internals_of(migrate_store).shards
-    documents = {n: {"n": n, "text": "words " * 90} for n in (1, 2)}
-    for n, age in ((1, 0), (2, 9)):
-        fresh_store.put_cells([NewCell(row, "BASE", n, documents[n], created_at=now - timedelta(age))])
-    older = next(cell for cell in migrate_store.scan_shard(shard) if cell.ref_key == 1)
-    older_payload, base_payload = (ENGINE.msgpack.dumps(documents[n]) for n in (1, 2))
-    delta = encode_delta(ENGINE.msgpack, older_payload, 2, base_payload)
-    gate, before = ShardRun.gate, {file.file_id for file in ShardFiles(shards, shard).all("live")}
+@pytest.mark.parametrize("cancelled", ["migrate", "tier"])
+def test_a_job_that_still_works_after_it_was_cancelled(
+    fresh_store, new_row, migrate_store, erase_store, cold_folder, monkeypatch, cancelled
+):
+    """The next job has begun; still, no version becomes a difference from a cold one, which could not be erased."""
+    row, now, begun = new_row(), datetime.now(UTC), []
+    older = next(n for n in range(64) if not is_keyframe(row.bytes, "BASE", n))
+    shard, documents = fresh_store.shard_of(row), {n: {"n": n, "text": "words " * 90} for n in (older, older + 1)}
+    for age, (n, document) in enumerate(documents.items()):
+        fresh_store.put_cells([NewCell(row, "BASE", n, document, created_at=now - timedelta(9 * age))])
 
-    def stall(run):
-        """Stalls after the file is live, before its cells are replaced."""
-        gate(run)
-        if not stalled and {file.file_id for file in ShardFiles(shards, shard).all("live")} - before:
-            stalled.append(threading.current_thread())
-            changes = [(older.added_id, digest_of(older.body), delta)]
-            shards.execute(shard, update_bodies(shards.database(shard), changes))
+    def tier():
+        TIER.run(migrate_store, TierSpec(("BASE 5",), (now + timedelta(minutes=5)).isoformat()), [shard])
 
-    def clock():
-        return lease_clock_s() + 60 * (threading.current_thread() in stalled)
+    def make_deltas():
+        migrate.run(migrate_store, MigrateSpec(history=True), [shard])
 
-    monkeypatch.setattr(ShardRun, "gate", stall)
-    monkeypatch.setattr(cooling, "lease_clock_s", clock)
-    TIER.run(migrate_store, TierSpec(("BASE 5",), (now + timedelta(minutes=5)).isoformat()), [shard])
-    assert stalled
-    assert not any(map(is_reference, bodies(migrate_store).values()))
-    assert {n: fresh_store.get_cell(row, "BASE", n).body for n in documents} == documents
+    def interrupted(call, following):
+        def wrapped(*arguments):
+            if not begun:
+                begun.append(following)
+                jobs = JobStore(migrate_store)
+                assert jobs.change_state(jobs.latest(cancelled).job_id, ["running"], "cancelled")
+                following()
+            return call(*arguments)
+
+        return wrapped
+
+    if cancelled == "migrate":
+        monkeypatch.setattr(BodyUpdates, "send", interrupted(BodyUpdates.send, tier))
+    else:
+        monkeypatch.setattr(cooling, "reference_body", interrupted(reference_body, make_deltas))
+    with pytest.raises(JobConflict, match="was cancelled"):
+        (make_deltas if cancelled == "migrate" else tier)()
+    assert begun
+    stored = bodies(migrate_store)
+    assert [is_delta(stored[row, "BASE", older]), is_reference(stored[row, "BASE", older + 1])] == [
+        cancelled == "tier",
+        cancelled == "migrate",
+    ]
+    erase_store.erase(row, "BASE", older + 1, reason="test")
+    assert fresh_store.get_cell(row, "BASE", older).body == documents[older]
 
 
 def texts_of_every_kind(count, chance):
