@@ -19,7 +19,7 @@ from typing import Any, Final, Unpack
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.cell import TOMBSTONE_BYTES
-from schemaless.errors import ArchiveFailed, InvalidInput
+from schemaless.errors import ArchiveFailed, ColdStoreUnavailable, InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.copies import clusters_of, copy_tables, erase_copies, wait_for_replicas
@@ -156,7 +156,16 @@ def _erase_copies(internals: Internals, run: ShardRun, eraser: ShardEraser) -> N
 def _erase_from_cold_files(internals: Internals, run: ShardRun, search: DictionarySearch) -> None:
     """Rewrite the cold files of the run's shard that have documents of this or another erasure."""
     cold = ColdEraser(internals, run.state.shard, run.gate, search.search if search.needed else None)
-    files = cold.run()
+    try:
+        files = cold.run()
+    except ColdStoreUnavailable as error:
+        if internals.cold.is_new:
+            needed = (
+                "files that the backup lists hold documents to erase again, this copy cannot be opened before then: "
+                "make the cold store, or a copy of it in the same place, available here"
+            )
+            error.args = (f"{error}; {needed}",)
+        raise
     if files:
         run.state.counters["cold_files"] = run.state.counters.get("cold_files", 0) + files
 

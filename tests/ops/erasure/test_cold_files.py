@@ -17,6 +17,7 @@ from schemaless.ops.erasure.cold_files import ColdEraser
 from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.erasure.status import record_acknowledgements, status
 from schemaless.ops.erasure.verify import verify
+from schemaless.ops.jobs import driver
 from schemaless.ops.tier.sweep import SWEEP, SweepSpec
 from schemaless.store.cold.files import ShardFiles
 from schemaless.store.erasures.ledger import target
@@ -272,6 +273,16 @@ def test_a_file_whose_cells_have_all_expired_is_deleted(fresh_store, erase_store
     assert [cold.texts(each) for each in ShardFiles(cold.shards, shard).all("condemned")] == [[]]
     assert str(rows[2]) in str(cold.texts(file))
     assert status(erase_store, number).state == "acknowledged"
+
+
+def test_a_restored_copy_says_what_its_erasures_wait_for(erase_store, cold, rows, monkeypatch):
+    """Without the cold store of the original, it cannot erase documents in the files that its backup lists."""
+    frozen(cold, rows)
+    cold.folder.rename(cold.folder.with_name("away"))
+    internals_of(erase_store).cold.is_new = True
+    monkeypatch.setattr(driver, "GIVE_UP_S", -1.0)
+    with pytest.raises(ColdStoreUnavailable, match=r"not mounted.* this copy cannot be opened before then: make the "):
+        erase(erase_store, rows[0])
 
 
 def test_a_restored_copy_does_not_delete_the_files_of_the_original(erase_store, cold, rows):
