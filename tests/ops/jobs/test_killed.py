@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -277,17 +277,18 @@ def own_url(own_servers: list[LocalServer]) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, new_row, tmp_path, kind):
     """It dies in this process, by an exception that nothing handles."""
-    sent = itertools.count()
+    sent, died = itertools.count(), []
     with schemaless.connect(url) as store:
         cases, fatal = Cases(url, store, new_row, tmp_path), None
         for _ in range(2):
             case = cases.begin(kind)
 
             def die() -> None:
+                died.append(kind)
                 raise Killed
 
-            dies = nullcontext() if fatal is None else pytest.raises(Killed)
-            with dies, dying(fatal, die, lambda: next(sent)):
+            # If the thread that renews the lease dies last, the job may be complete.
+            with suppress(Killed), dying(fatal, die, lambda: next(sent)):
                 try:
                     for state in JobStore(store).shards(case.job.job_id):
                         work_on(opening_of(store), case.job.job_id, state.shard, "first", KINDS[kind].work)
@@ -296,6 +297,7 @@ def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, n
             # Another run may send a few statements less.
             fatal = random.Random(f"{kind} 7").randrange(next(sent) * 3 // 4)
             cases.complete(case)
+    assert len(died) == 1
 
 
 @pytest.mark.long

@@ -262,20 +262,20 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
     assert bodies(fresh_store) == legacy
 
 
-def test_interrupt_during_dispatch_stops_the_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
+def test_interrupt_during_dispatch_stops_the_runner_too(fresh_store, legacy, migrate_store, monkeypatch, eventually):
     """Runners stop at a checkpoint and release their shards, including a call that was not recorded yet."""
-    original = Workers.submit
+    original, job_store = Workers.submit, JobStore(migrate_store)
 
     def interrupted(hands, *arguments):
         original(hands, *arguments)
-        time.sleep(0.05)
+        eventually(lambda: any(state.held or state.state == "done" for state in job_store.shards(1)), "it has begun")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Workers, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
     monkeypatch.undo()
-    held = [state for state in JobStore(migrate_store).shards(1) if state.held]
+    held = [state for state in job_store.shards(1) if state.held]
     report = migrate.run(migrate_store)
 
     assert held == []
@@ -290,7 +290,14 @@ def test_ctrl_c_is_named_only_after_an_interrupt(
     """A run that ends by an error waits for its runners, too, but no one has pressed Ctrl-C."""
     flag = tmp_path / "wait"
     flag.touch()
-    original = Workers.submit
+    original, gate = Workers.submit, reencode.ShardRun.gate
+
+    def patient(run):
+        # A runner that stops between the request and the look at the leases is not waited for.
+        eventually(lambda: "stopping: " in caplog.text, "the run waits for it")
+        gate(run)
+
+    monkeypatch.setattr(reencode.ShardRun, "gate", patient)
 
     def failing(hands, *arguments):
         original(hands, *arguments)
@@ -343,6 +350,8 @@ def test_follow_repeats_until_nothing_is_left(fresh_store, legacy, migrate_store
         original(run)
 
     monkeypatch.setattr(reencode.ShardRun, "checkpoint", checkpoint)
+    # Else it would save one in the middle of a pass that takes a second.
+    monkeypatch.setattr(reencode.ShardRun, "due", lambda run: False)
     report = migrate.run(migrate_store, MigrateSpec(follow=True), bounds=BlockBounds(next_pass_s=0.01))
     passes = {state.shard: state.pass_number for state in JobStore(migrate_store).shards(1)}
 
@@ -413,8 +422,8 @@ def test_dispatch_does_not_query_for_each_shard(fresh_store, legacy, migrate_sto
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
-    # At the start, and when no shard is left to dispatch.
-    assert len(asked) == 2
+    # At the start, when no shard is left to dispatch, and if both calls of a dispatch have ended at the first look.
+    assert len(asked) <= 3
 
 
 def test_learned_values_are_kept_between_shards(fresh_store, legacy, migrate_store):
