@@ -320,7 +320,7 @@ def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fres
 
 
 OF_TEN = BlockBounds(first_rows=10, most_rows=10)
-"""Blocks of ten cells, so that a shard has several."""
+"""Blocks of ten cells, so that a shard has several; of fewer after a statement that takes longer than ``chunk_ms``."""
 
 
 def test_run_continues_an_interrupted_one(fresh_store, legacy, monkeypatch, migrate_store):
@@ -362,8 +362,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
 def test_checkpoint_is_never_ahead_of_the_updates(fresh_store, legacy, monkeypatch, migrate_store):
     """The next block is read while one is updated; if the UPDATE fails, the checkpoint is before that block."""
     calls = failing(monkeypatch, 3)
+    monkeypatch.setattr(reencode.ShardRun, "yields", False)
     with pytest.raises(VerificationFailed, match="at an UPDATE"):
-        migrate.run(migrate_store, bounds=OF_TEN)
+        migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000), bounds=OF_TEN)
     states = {state.shard: state for state in JobStore(migrate_store).shards(1)}
     state = states[calls[2]]
     left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
