@@ -18,7 +18,7 @@ POINTS = pytest.mark.parametrize("points", [3, pytest.param(len(STEPS), marks=py
 @pytest.fixture
 def exporters(accounts, fresh_url, put, tmp_path):
     """The processes of an export, beside a writer."""
-    made = Exporters(accounts.root(fresh_url), tmp_path / "lake")
+    made = Exporters(accounts.root(fresh_url), tmp_path / "lake", patience_s=120)
     made.prepare()
     stop = threading.Event()
 

@@ -57,6 +57,7 @@ pytestmark = [pytest.mark.mysql]
 def client(url: str) -> Iterator[Datastore]:
     """A client that stays connected during moves."""
     with schemaless.connect(url, read_timeout_s=20) as store:
+        internals_of(store).shards.move_wait_s = 60
         yield store
 
 
@@ -217,6 +218,7 @@ def test_reads_and_writes_during_a_move(client, mover, rows, url):
 
     def follow() -> None:
         with schemaless.connect(url) as follower:
+            internals_of(follower).shards.move_wait_s = 60
             for cell in follower.iter_shard(SHARD, follow=True, poll_s=0.005):
                 followed.append(cell.added_id)
                 if done.is_set() and cell.body == "last":
