@@ -63,8 +63,6 @@ from schemaless.errors import (
 from tests.cases import each
 from tests.codec.agreement import ANY_DOCUMENT, BOUNDED
 
-pytestmark = pytest.mark.twice
-
 FOLDER = Path(__file__).parents[1] / "vectors" / "deltas"
 CHAINS = ["base-legacy", "base-packed-dictionary", "chain", "chain-of-both", "msgpack", "packed"]
 DICTIONARY = Dictionary((FOLDER.parent / "dictionaries" / "32768.dict").read_bytes())

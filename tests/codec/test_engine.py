@@ -98,7 +98,11 @@ def test_fast_extra_is_switched_off_by_the_environment() -> None:
 
 @pytest.mark.parametrize(
     "missing",
-    [PACKAGES, (*PACKAGES, "schemaless_packed"), *((name,) for name in (*PACKAGES, "schemaless_packed"))],
+    [
+        PACKAGES,
+        (*PACKAGES, "schemaless_packed"),
+        *(pytest.param((name,), marks=pytest.mark.long) for name in (*PACKAGES, "schemaless_packed")),
+    ],
     ids=" ".join,
 )
 def test_without_packages_of_the_fast_extra_bodies_are_the_same_documents(missing: tuple[str, ...]) -> None:

@@ -50,7 +50,7 @@ def struck(call: Callable[[], object], at: int, error: BaseException | None) -> 
     return lines
 
 
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [ValueError, TypeError])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("codec", [*NAMES, "legacy"])

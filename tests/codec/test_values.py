@@ -130,7 +130,15 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        pytest.param(name, engine, marks=[pytest.mark.long] if (place + (engine == "fast")) % 2 else [])
+        for place, name in enumerate(BOMBS)
+        for engine in ("reference", "fast")
+    ],
+    indirect=["engine"],
+)
 def test_bomb_of_values_is_refused_before_any_is_made(name: str, engine: Engine) -> None:
     """What it inflates to is all the memory that a body can take so."""
     assert tuple(bombs()) == BOMBS

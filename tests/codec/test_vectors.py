@@ -23,8 +23,6 @@ from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
 from tests.cases import each
 
-pytestmark = pytest.mark.twice
-
 FOLDER = Path(__file__).parents[1] / "vectors" / "bodies"
 
 FORMATS = {

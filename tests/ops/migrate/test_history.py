@@ -184,7 +184,7 @@ def test_chains_stay_short_while_versions_are_added(fresh_store, migrate_store, 
         new_row(): sorted(chance.sample(range(2**62), 40)),
     }
     rows = {(row, "A"): list(ref_keys) for row, ref_keys in left.items()}
-    for count in (3, 1, 1, 1, 9, 1, 1, 20, 1, 400):
+    for count in (3, 1, 1, 9, 1, 20, 400):
         added = [NewCell(row, "A", n, document(row, n)) for row, ref_keys in left.items() for n in ref_keys[:count]]
         left = {row: ref_keys[count:] for row, ref_keys in left.items()}
         fresh_store.put_cells(added)

@@ -35,6 +35,12 @@ def rows_of(pattern: str, seed: int, a_day: int = 200) -> list[tuple[int, float]
     return rows
 
 
+def last_before(rows: list[tuple[int, float]], day: int) -> int:
+    """Return the last added_id before a day, of rows whose times are in order."""
+    number = bisect_left(rows, day * DAY_S, key=lambda row: row[1])
+    return rows[number - 1][0] if number else rows[0][0] - 1
+
+
 def searched(rows: list[tuple[int, float]], tolerated_ids: float):
     """Search for the days of rows; return the ends and the number of probes."""
     ids = [added_id for added_id, _ in rows]
@@ -58,7 +64,7 @@ def test_the_bounds_contain_the_last_id_of_each_day(pattern, seed):
     near, _ = searched(rows, 10)
     exact, _ = searched(rows, 0)
     for day, (end, known) in enumerate(zip(near, exact, strict=True)):
-        last = max((added_id for added_id, at in rows if at < day * DAY_S), default=rows[0][0] - 1)
+        last = last_before(rows, day)
 
         assert end.low <= last <= end.high, (seed, day)
         assert end.low <= end.mid <= end.high, (seed, day)
@@ -87,7 +93,7 @@ def test_a_few_rows_out_of_order_do_not_move_a_day(seed):
     ]
     ends, _ = searched(spoilt, 0)
     for day, end in enumerate(ends[1:-1], start=1):
-        last = max(added_id for added_id, at in rows if at < day * DAY_S)
+        last = last_before(rows, day)
 
         assert abs(end.mid - last) <= 3, (seed, day)
 
