@@ -227,6 +227,7 @@ def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
         watch.close()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("address-lost")
 def test_asyncio_follows_an_address(address):
     """The asyncio client has the same pools."""
@@ -379,6 +380,7 @@ def test_a_replica_whose_address_moves_leaves_its_primary_alone(address, replica
         assert pool.address.is_balanced
 
 
+@pytest.mark.long
 def test_a_call_on_one_server_follows_its_address(address):
     """The catalog still names that server, so the call is made again instead of reporting another one."""
     with schemaless.connect(address.url) as store:
@@ -392,6 +394,7 @@ def test_a_call_on_one_server_follows_its_address(address):
         assert ask() != before
 
 
+@pytest.mark.long
 def test_what_identifies_a_server_does_not_change(address, replicated):
     """Other programs use UUID_SHORT, too, whose upper digits change after 16.7 million calls."""
     with schemaless.connect(address.url) as store:

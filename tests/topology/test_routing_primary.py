@@ -23,7 +23,7 @@ from tests.accounts import Accounts, accounts_on
 from tests.movers import MoveByHand
 from tests.promotion import caught_up, promoted, read_only, sql, word
 
-pytestmark = [pytest.mark.mysql, pytest.mark.twice]
+pytestmark = [pytest.mark.mysql]
 
 _names = itertools.count(1)
 SHARD, ELSEWHERE = 0, 2
@@ -119,6 +119,7 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
             done.set()
 
 
+@pytest.mark.twice
 @pytest.mark.guarantee("topology-jobs")
 def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, replicated, replica, rows):
     """The feed returns each cell once and in order; settlement is determined anew on the new primary."""
@@ -170,6 +171,7 @@ def test_a_shard_that_vanishes_from_a_replica_is_read_on_the_primary(client, rep
         sql(replica, f"SET GLOBAL {'super_' if replica.flavour == 'mysql' else ''}read_only = 1")
 
 
+@pytest.mark.twice
 def test_a_batch_continues_on_two_primaries(client, set_primary, replicated, replica, rows):
     """Only the shard on the promoted cluster changes its server."""
     elsewhere = server_of(client, ELSEWHERE)

@@ -20,11 +20,7 @@ from tests.faults.proxy import Proxy
 
 pytestmark = [pytest.mark.mysql, pytest.mark.twice]
 
-HOSTILE: dict[str, dict[str, Any]] = {
-    "autocommit": {"autocommit": 0},
-    "completion_type chain": {"completion_type": 1},
-    "completion_type release": {"completion_type": 2},
-    "autocommit and chain": {"autocommit": 0, "completion_type": 1},
+SINGLE: dict[str, dict[str, Any]] = {
     "sql_select_limit": {"sql_select_limit": 1},
     "sql_safe_updates": {"sql_safe_updates": 1},
     "max_join_size": {"max_join_size": 1},
@@ -34,8 +30,6 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "max_sort_length": {"max_sort_length": 64},
     "eq_range_index_dive_limit": {"eq_range_index_dive_limit": 0},
     "default_storage_engine": {"default_storage_engine": "MyISAM"},
-    "read uncommitted": {"isolation": "READ-UNCOMMITTED"},
-    "serializable": {"isolation": "SERIALIZABLE"},
     "sql_mode": {"sql_mode": "ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE"},
     "time_zone": {"time_zone": "+09:00"},
     "character sets": {
@@ -44,10 +38,22 @@ HOSTILE: dict[str, dict[str, Any]] = {
         "character_set_results": "latin1",
     },
     "low_priority_updates": {"low_priority_updates": 1},
+}
+"""Settings that do not hide each other's effects."""
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "autocommit": {"autocommit": 0},
+    "completion_type chain": {"completion_type": 1},
+    "completion_type release": {"completion_type": 2},
+    "autocommit and chain": {"autocommit": 0, "completion_type": 1},
+    "read uncommitted": {"isolation": "READ-UNCOMMITTED"},
+    "serializable": {"isolation": "SERIALIZABLE"},
     "init_connect": {
         "init_connect": "SET autocommit=0, completion_type=1, sql_select_limit=2, sql_mode='NO_BACKSLASH_ESCAPES', "
         "unique_checks=0, time_zone='+05:00', timestamp=86400, sql_safe_updates=1"
     },
+    "all others": {name: value for settings in SINGLE.values() for name, value in settings.items()},
+    **SINGLE,
 }
 
 
@@ -114,7 +120,9 @@ def committed(server: str, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.guarantee("session-variables")
-@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize(
+    "hostile", [pytest.param(name, marks=pytest.mark.long) if name in SINGLE else name for name in HOSTILE]
+)
 def test_no_cell_is_lost_or_missing_whatever_the_server_settings(server, account, set_globally, hostile):
     """Each setting is overridden: creating, writing and reading work as usual, and other sessions see every cell."""
     name = f"hostile{list(HOSTILE).index(hostile)}"

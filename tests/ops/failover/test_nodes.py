@@ -371,6 +371,7 @@ def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(
         nodes.remove_replica(url, "cluster-1", f"mysql:///?unix_socket={GONE}")
 
 
+@pytest.mark.long
 def test_new_address_of_the_same_server(url, at, name, replicated, other, tmp_path):
     """A new address of the same primary needs no read-only step; the URL changes if the server has the catalog."""
     link = tmp_path / "renamed.sock"
