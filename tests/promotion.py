@@ -136,5 +136,6 @@ def semi_synchronous(primary: LocalServer, *replicas: LocalServer, timeout_ms: i
         for server, role in variables:
             sql(server, f"SET GLOBAL rpl_semi_sync_{role}_enabled = 0")
             if server is not primary:
-                # Until it connects again, it acknowledges each commit.
+                # Until it connects again, it acknowledges each commit; while it does, it is reported as broken.
                 sql(server, f"STOP {word(server)} IO_THREAD", f"START {word(server)} IO_THREAD")
+                replication.wait_until_replicating(primary, server, print)
