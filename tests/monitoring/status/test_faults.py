@@ -143,8 +143,11 @@ def test_a_lock_that_the_write_waits_for_is_named_with_its_session(watched, repl
     with session(replicated, "BEGIN", "SELECT COUNT(*) FROM beats.cluster") as idle:
         # MariaDB tells the beginning of a transaction in whole seconds, from a list that it renews after 0.1 s.
         time.sleep(1.1 + OLD_S)
-        _, _, found = collected(watched, transactions_older_than_s=OLD_S)
-        dumping, _, none = collected(watched, transactions_older_than_s=OLD_S, backup_account="root")
+        _, _, open_for_long = collected(watched, transactions_older_than_s=OLD_S)
+        dumping, busy, none = collected(watched, transactions_older_than_s=OLD_S, backup_account="root")
+    # The datastore's own statements may be listed too: MariaDB rounds their beginning down to whole seconds.
+    found, none = ([each for each in some if each.text.startswith("root@")] for some in (open_for_long, none))
+    others = [each.age_s for each in busy.transactions or () if not each.account.startswith("root@")]
 
     assert [f"thread {holder} of root@localhost" in each.text for each in faults] == [True]
     assert "a test write failed" in faults[0].text
@@ -155,7 +158,7 @@ def test_a_lock_that_the_write_waits_for_is_named_with_its_session(watched, repl
     assert found[0].text.startswith("root@localhost has had a transaction open for ")
     assert none == []
     assert [each.severity for each in dumping.findings if each.command == found[0].command] == ["notice"]
-    assert gauges(dumping)["old_transaction_seconds"] == 0
+    assert gauges(dumping)["old_transaction_seconds"] == max(others, default=0)
 
 
 def test_a_write_that_hangs_is_reported_and_no_connections_pile_up_behind_it(watched, replicated, eventually):
