@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import struct
 import uuid
@@ -47,7 +48,9 @@ def grow(url: str, new_row: Callable[[], uuid.UUID]) -> None:
 @pytest.fixture(scope="module")
 def _shared(_datastores: Datastores) -> Iterator[tuple[str, dict[str, CapacityReport]]]:
     with _datastores.fresh() as url:
-        grow(url, uuid.uuid4)
+        numbers = itertools.count()
+        # The same rows in each run: the forecasts depend on which disk each cell is on.
+        grow(url, lambda: uuid.uuid5(uuid.NAMESPACE_OID, f"grown {next(numbers)}"))
         yield url, {}
 
 
@@ -144,14 +147,17 @@ def test_report_recovers_the_written_history(invoke, grown):
     data = invoke("capacity", "report", *DISKS, "--json", url=grown).json
 
     (first, second) = data["forecasts"]["disks"]
-    assert len(first["history"]) == len(second["history"]) == DAYS - 1  # The first day and today are incomplete.
+    # The first day and today are incomplete; after midnight, the day of the last cells is complete.
+    assert len(first["history"]) == len(second["history"])
+    assert len(first["history"]) in (DAYS - 1, DAYS)
     cells = {(each["column_name"], each["codec"]): each for each in data["codecs"]}
     assert cells["BASE", "msgpack+zlib"]["cells_per_day"] == pytest.approx(22 * 2 / 3 * 5 / 7 + 9 * 2 / 7, rel=0.1)
     assert 0.05 < cells["BASE", "msgpack+zlib"]["body_share"]["mid"] < 0.35
     assert cells["BASE", "legacy"]["body_share"]["mid"] == 1.0
     by_name = {each["name"]: each["disks"][0]["days_until_full"] for each in data["scenarios"]}
     assert by_name["growth x10"]["mid"] < by_name["growth x2"]["mid"] < by_name["now"]["mid"]
-    assert by_name["now"]["low_95"] < by_name["now"]["low_80"] < by_name["now"]["mid"]
+    # Whole days, which depend on the day of the week.
+    assert by_name["now"]["low_95"] <= by_name["now"]["low_80"] < by_name["now"]["mid"]
 
 
 @pytest.mark.long

@@ -125,11 +125,11 @@ def test_advice_on_versions(invoke, fresh_store, fresh_url, migrate_url, new_row
     assert body_bytes(fresh_store, "A") - len(latest.body) == pytest.approx(then * before, rel=0.001)
 
 
-def test_advice_takes_the_growth_of_recent_weeks(invoke, accounts, fresh_store):
+def test_advice_takes_the_growth_of_recent_weeks(invoke, accounts, fresh_store, new_row):
     """An old import of few cells a day does not dilute the present growth, and short bodies are no erased cells."""
     now = datetime.datetime.now(datetime.UTC)
     at = [now - datetime.timedelta(day) for day in range(60, 0, -1) for _ in range(10 if day <= 30 else 1)]
-    cells = [schemaless.NewCell(schemaless.new_key(), "A", 1, [n], created_at=each) for n, each in enumerate(at)]
+    cells = [schemaless.NewCell(new_row(), "A", 1, [n], created_at=each) for n, each in enumerate(at)]
     fresh_store.put_cells(cells)
     accounts.allow("measure", fresh_store.name, 4)
     url = accounts.url("measure", accounts.servers[0], fresh_store.name)

@@ -41,9 +41,11 @@ def move_store(move_url: str) -> Iterator[Datastore]:
         yield opened
 
 
-def test_the_share_of_superseded_bytes_is_sampled(fresh_store: Datastore, admin: Datastore) -> None:
+def test_the_share_of_superseded_bytes_is_sampled(
+    fresh_store: Datastore, admin: Datastore, new_row: Callable[[], uuid.UUID]
+) -> None:
     """Four versions of each row: of one kept, three quarters are superseded; of three, a quarter; of ten, nothing."""
-    rows = [uuid.uuid4() for _ in range(20)]
+    rows = [new_row() for _ in range(20)]
     fresh_store.put_cells([NewCell(row, "LOG", version, {"n": version}) for row in rows for version in range(4)])
     internals_of(admin).policies.set(Policy("LOG", 400, 1))
     collected = collect(fresh_store)
