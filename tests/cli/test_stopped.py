@@ -76,7 +76,7 @@ def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
 
 
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
-def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_url, new_row, how):
+def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_store, migrate_url, new_row, how):
     """Some bodies are re-encoded; the same run does the rest, counts all of them and keeps added_ids."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],
@@ -93,6 +93,11 @@ def test_a_stopped_migration_continues(start, eventually, fresh_store, migrate_u
         process = start(*arguments, url=migrate_url)
         eventually(lambda: not list(fresh_store.scan_shard(0, legacy_only=True)), "the first shard is done")
         process.send_signal(how)
+        # It has learned of the signal before it could do the rest.
+        job_store = JobStore(migrate_store)
+        eventually(
+            lambda: process.poll() is not None or any(state.stop for state in job_store.shards(1)), "it is to stop"
+        )
     finally:
         # The process waits for the current statement.
         holder.close()
