@@ -147,7 +147,9 @@ def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, lega
     assert codecs[1] | codecs[3] <= {"msgpack+zstd", "json+zstd"}
     assert "by shard and column" in result.out
     assert "reclaimed" in result.out
-    assert result.err == "job 1: begun\n"
+    # A busy server may make a job wait for a second, which is said then.
+    assert result.err.startswith("job 1: begun\n")
+    assert "Traceback" not in result.err
 
 
 def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, migrate_url, fresh_store, legacy, damage):
