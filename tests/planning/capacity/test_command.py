@@ -197,9 +197,8 @@ def test_two_years_and_more_are_also_given_in_years(capsys):
     assert capsys.readouterr().out.startswith("Full in 983 days (2.7 years), on 2018-11-09.\n")
 
 
-def test_a_century_is_the_longest_time_in_words(capsys, monkeypatch):
+def test_a_century_is_the_longest_time_in_words(capsys):
     """A disk that lasts for millions of years is not given a number of days, except in JSON."""
-    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it
     tiny = ["--documents-per-day", "1..10", "--bytes-per-document-after", "2822", "--disk", "10GB..10TB"]
     assert run([*ARTICLE, *START, *tiny, "--for-days", "2000000"]) == 0
     printed = capsys.readouterr().out.splitlines()
