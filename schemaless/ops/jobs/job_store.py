@@ -25,7 +25,16 @@ from schemaless.ops.jobs.job import (
     continue_command,
     end_command,
 )
-from schemaless.ops.jobs.leases import JobCatalog, Leases, from_json, parse_time, seconds, shard_state
+from schemaless.ops.jobs.leases import (
+    WATCH_LEASE_S,
+    JobCatalog,
+    Leases,
+    from_json,
+    parse_time,
+    seconds,
+    seconds_left,
+    shard_state,
+)
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection, Rows
@@ -235,7 +244,9 @@ class JobStore:
         """Return the state of each cluster of a job."""
         rows = self.catalog.rows(sql.select_clusters(self._name, job_id))
         return [
-            ClusterState(cluster, runner, seconds(left_s), seconds(ago_s), reason, *map(from_json, values))
+            ClusterState(
+                cluster, runner, seconds_left(left_s, WATCH_LEASE_S), seconds(ago_s), reason, *map(from_json, values)
+            )
             for cluster, runner, left_s, ago_s, reason, *values in rows
         ]
 

@@ -34,7 +34,7 @@ INTERRUPTED: Final = "interrupted"
 _PROGRESS: Final = (
     *("pass_number", "first_id", "top_id", "checkpoint", "cells", "bytes_before", "bytes_after", "left_cells"),
 )
-_WATCH_LEASE_S: Final = 5
+WATCH_LEASE_S: Final = 5
 """Duration of a lease on a watch, in seconds. Polls renew it; if they stop, another runner soon takes over."""
 
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -85,6 +85,12 @@ def seconds(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def seconds_left(value: Any, most_s: float) -> float | None:
+    """Convert the time left of a lease; one that ends later than a new one would has expired (see ``parts.leased``)."""
+    left_s = seconds(value)
+    return left_s if left_s is None or left_s <= most_s else 0.0
+
+
 def parse_time(value: str) -> datetime:
     """Parse a DATETIME from the catalog as UTC."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)
@@ -120,12 +126,12 @@ class Leases:
         Raises:
             LeaseLost: another runner has taken over the shard.
         """
-        rows = self._catalog.rows(sql.select_signal(self._name, state.lease(job_id), cluster))
+        rows = self._catalog.rows(sql.select_signal(self._name, state.lease(job_id), cluster, WATCH_LEASE_S))
         if not rows:
             raise _lost(job_id, state)
         job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
         # Each commit may cost a disk sync of the catalog server, so the lease is renewed only when due.
-        if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
+        if left is None or not LEASE_S - RENEWED_WITHIN_S <= int(left) <= LEASE_S:
             self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
             watches = self.claim_watch(job_id, cluster, state.runner or "")
@@ -133,11 +139,11 @@ class Leases:
 
     def claim_watch(self, job_id: int, cluster: str, runner: str) -> bool:
         """Lease the watch of a cluster, unless a runner has it; return whether it was leased."""
-        return bool(self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S)))
+        return bool(self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, WATCH_LEASE_S)))
 
     def runners(self, job_id: int) -> int:
         """Return the number of runners that hold a lease on a shard of a job."""
-        return int(self._catalog.rows(sql.count_runners(self._name, job_id))[0][0])
+        return int(self._catalog.rows(sql.count_runners(self._name, job_id, LEASE_S))[0][0])
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Store the state of a shard and renew the lease.
@@ -178,7 +184,7 @@ class Leases:
         """Store the result of polling a cluster, provided the runner still holds the watch."""
         self._catalog.execute(
             sql.update_look(
-                self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), _WATCH_LEASE_S
+                self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), WATCH_LEASE_S
             )
         )
 
@@ -205,7 +211,7 @@ def _progress(state: ShardState) -> dict[str, Value]:
 def shard_state(row: tuple[Any, ...]) -> ShardState:
     """Convert a row of ``sql.select_shards``, whose columns are in the order of the fields."""
     *progress, counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row
-    lease = data_bytes, runner, epoch, seconds(left_s), bool(stop), message
+    lease = data_bytes, runner, epoch, seconds_left(left_s, LEASE_S), bool(stop), message
     times = (at and parse_time(at) for at in (started_at, ended_at))
     values = *progress, from_json(counters), busy_s, *lease, *times, from_json(measures)
     return ShardState(*values)

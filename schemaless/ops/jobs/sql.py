@@ -12,6 +12,7 @@ from schemaless.wire.sql.parts import (
     blob_hex,
     insert,
     later,
+    leased,
     literal,
     matching,
     numbers,
@@ -22,6 +23,7 @@ from schemaless.wire.sql.parts import (
 )
 
 _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
+_MOST_AHEAD_US: Final = 3_600_000_000
 _UNFINISHED: Final = b"('running','paused')"
 
 Part = Literal["shard", "cluster"]
@@ -157,7 +159,7 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
         b"UPDATE %b AS s JOIN %b AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
         b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
         b"WHERE s.job_id=%d AND s.shard=%d AND s.state='waiting' AND j.state IN %b "
-        b"AND (s.lease_until IS NULL OR s.lease_until<%b OR s.runner=%b)"
+        b"AND (s.lease_until IS NULL OR NOT %b OR s.runner=%b)"
         % (
             table(catalog, b"job_shard"),
             table(catalog, b"job"),
@@ -167,13 +169,13 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
             job_id,
             shard,
             _UNFINISHED,
-            NOW,
+            leased(b"s.lease_until", lease_s),
             text(runner),
         )
     )
 
 
-def select_signal(catalog: str, lease: Mapping[str, Value], cluster: str) -> bytes:
+def select_signal(catalog: str, lease: Mapping[str, Value], cluster: str, watch_s: int) -> bytes:
     """Select the ``Signal`` for the runner of a shard, provided it still holds the lease.
 
     The row: state of the job, whether the runner was asked to stop, the reason to wait, the age of the last poll in
@@ -184,9 +186,10 @@ def select_signal(catalog: str, lease: Mapping[str, Value], cluster: str) -> byt
     held = matching(**{f"s.{name}": value for name, value in lease.items()})
     return (
         b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=s.runner, "
-        b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
+        b"c.lease_until IS NULL OR NOT %b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
         b"JSON_EXTRACT(c.figures, '$.yields') FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id "
-        b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b WHERE %b" % (NOW, NOW, NOW, *tables, text(cluster), held)
+        b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b WHERE %b"
+        % (NOW, leased(b"c.lease_until", watch_s), NOW, *tables, text(cluster), held)
     )
 
 
@@ -207,12 +210,12 @@ def update_shard(
     return update(table(catalog, b"job_shard"), all_changes, **lease)
 
 
-def count_runners(catalog: str, job_id: int) -> bytes:
+def count_runners(catalog: str, job_id: int, lease_s: int) -> bytes:
     """Count the runners that hold a lease on a shard of a job."""
-    return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND lease_until>%b" % (
+    return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND %b" % (
         table(catalog, b"job_shard"),
         job_id,
-        NOW,
+        leased(b"lease_until", lease_s),
     )
 
 
@@ -267,8 +270,15 @@ def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: i
     """Lease the watch of a cluster to a runner, unless another lease on it is valid."""
     return (
         b"UPDATE %b SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
-        b"AND (lease_until IS NULL OR lease_until<%b)"
-        % (table(catalog, b"job_cluster"), text(runner), later(lease_s), job_id, text(cluster), NOW)
+        b"AND (lease_until IS NULL OR NOT %b)"
+        % (
+            table(catalog, b"job_cluster"),
+            text(runner),
+            later(lease_s),
+            job_id,
+            text(cluster),
+            leased(b"lease_until", lease_s),
+        )
     )
 
 
@@ -294,8 +304,12 @@ def update_look(
 
 
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
-    """Advance the time up to which a job's budget is spent, starting no earlier than now, so unused budget is lost."""
-    end = b"LAST_INSERT_ID(GREATEST(budget_us, %b) + %d)" % (_NOW_US, cost_us)
+    """Advance the time up to which a job's budget is spent, starting no earlier than now, so unused budget is lost.
+
+    A time that is hours ahead is from before the server's clock was set back.
+    """
+    spent = b"IF(budget_us BETWEEN %b AND %b + %d, budget_us, %b)" % (_NOW_US, _NOW_US, _MOST_AHEAD_US, _NOW_US)
+    end = b"LAST_INSERT_ID(%b + %d)" % (spent, cost_us)
     return update(table(catalog, b"job"), {"budget_us": end}, job_id=job_id)
 
 

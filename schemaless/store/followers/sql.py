@@ -21,6 +21,7 @@ from schemaless.wire.sql.parts import (
     id_range,
     insert,
     later,
+    leased,
     matching,
     numbers,
     table,
@@ -28,6 +29,9 @@ from schemaless.wire.sql.parts import (
     update,
     upsert,
 )
+
+_MOST_LEASE_S: Final = 1_000
+"""Longest lease of a worker, in seconds."""
 
 UNTRIED: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
 """State of a follower before the first attempt at its next cell."""
@@ -77,7 +81,7 @@ def select_workers(catalog: str) -> bytes:
     """Select worker, followers, remaining seconds of the lease, and published status of live workers."""
     return (
         b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
-        b"WHERE lease_until>%b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), NOW)
+        b"WHERE %b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), leased(b"lease_until", _MOST_LEASE_S))
     )
 
 

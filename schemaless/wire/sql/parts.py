@@ -153,6 +153,14 @@ def later(seconds: float) -> bytes:
     return b"%b + INTERVAL %d MICROSECOND" % (NOW, round(seconds * 1e6))
 
 
+def leased(column: bytes, most_s: float) -> bytes:
+    """Return the condition that a lease of up to ``most_s`` seconds is valid.
+
+    A server whose clock was set back, or a promoted one whose clock is behind, has some that end later than that.
+    """
+    return b"%b BETWEEN %b AND %b" % (column, NOW, later(most_s))
+
+
 def numbers(values: Iterable[int]) -> bytes:
     """Return comma-separated numbers, for IN."""
     return b",".join(b"%d" % value for value in values)

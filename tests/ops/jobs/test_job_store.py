@@ -27,19 +27,17 @@ def job(job_store):
     return job_store.create("migrate", {"to": "json+zlib"}, dict.fromkeys(range(4), 100), CLUSTERS, {"python": "3"})
 
 
-@pytest.fixture
-def end_lease(by_hand, fresh_store, migrate_store):
-    """Expire the lease of a shard."""
+@pytest.fixture(params=["-INTERVAL 1 SECOND", "+INTERVAL 2 HOUR"], ids=["expired", "clock set back"])
+def end_lease(by_hand, fresh_store, migrate_store, request):
+    """Expire the lease of a shard, or leave it as it is when the server's clock was set back by two hours."""
 
     def end(shard: int) -> None:
         name = migrate_store.name.encode()
         for table in (b"job_shard", b"job_cluster"):
-            sql = (
-                b"UPDATE `%b`.%b SET lease_until=UTC_TIMESTAMP(6) - INTERVAL 1 SECOND WHERE lease_until IS NOT NULL"
-                % (
-                    name,
-                    table,
-                )
+            sql = b"UPDATE `%b`.%b SET lease_until=UTC_TIMESTAMP(6) %b WHERE lease_until IS NOT NULL" % (
+                name,
+                table,
+                request.param.encode(),
             )
             by_hand(fresh_store).execute(0, sql if table == b"job_cluster" else sql + b" AND shard=%d" % shard)
 
@@ -157,8 +155,13 @@ def test_job_is_done_when_no_shard_waits(job_store, job):
     assert job_store.job(1).ended_at >= job_store.job(1).created_at
 
 
-def test_budget_is_one_for_all_runners(job_store, job):
-    """Ten megabytes at a hundredth of one per second: runners that share the limit wait one after the other."""
+def test_budget_is_one_for_all_runners(job_store, job, by_hand, fresh_store):
+    """Ten megabytes at a hundredth of one per second: runners that share the limit wait one after the other.
+
+    What they had spent is forgotten if the server's clock was set back by two hours.
+    """
+    ahead = b"UPDATE `%b`.job SET budget_us=(UNIX_TIMESTAMP()+7200)*1000000" % fresh_store.name.encode()
+    by_hand(fresh_store).execute(0, ahead)
     waits = [job_store.spend(1, 2_000_000, 1e4) for _ in range(5)]
 
     assert waits[0] == 0

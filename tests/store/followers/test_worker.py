@@ -106,8 +106,17 @@ def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, w
 
 
 @pytest.mark.mysql
-def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put, works):
-    """No shard has two owners, and another worker claims each shard of one that leaves when it next reads the rows."""
+def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put, works, by_hand, follow_store):
+    """No shard has two owners, and another worker claims each shard of one that leaves when it next reads the rows.
+
+    Nor is one left to a worker whose lease is in the future, because the server's clock was set back by two hours.
+    """
+    by_hand(follow_store).execute(
+        0,
+        b"INSERT INTO `%b`.follower_worker (worker, followers, lease_until, figures) "
+        b"VALUES ('dead', '[\"%b\"]', UTC_TIMESTAMP(6) + INTERVAL 2 HOUR, '{}')"
+        % (follow_store.name.encode(), NAME.encode()),
+    )
     seen = Seen()
     workers = [works(f"worker {number}", seen) for number in range(3)]
     turn(*workers, times=3)
