@@ -85,12 +85,14 @@ _names = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make SIGTERM unwind like Ctrl-C, so that servers are stopped; choose a folder."""
+    """Make SIGTERM unwind like Ctrl-C, so that servers are stopped; forget the terminal; choose a folder."""
 
     def interrupt(signum: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    # Tables are as wide as they are, whatever the terminal's width, which processes of pytest-xdist are given as 80.
+    os.environ.pop("COLUMNS", None)
     config.stash[_PASSWORD] = foreign.configure()
     # A process of xdist has this from the one that started it.
     if (folder := in_memory()) is not None:

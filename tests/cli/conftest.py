@@ -38,12 +38,6 @@ class Result:
 
 
 @pytest.fixture(autouse=True)
-def _of_any_width(monkeypatch) -> None:
-    """Tables are as wide as they are, whatever the terminal that the suite runs in is set to."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True)
 def _of_no_configuration(monkeypatch, tmp_path_factory) -> None:
     """Ignore the configuration of the person who runs the suite."""
     empty = tmp_path_factory.getbasetemp() / "empty.toml"
