@@ -6,7 +6,7 @@ import importlib
 import inspect
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Generic, Protocol
 
@@ -180,6 +180,8 @@ class Column(Generic[T]):
         try:
             body = self._dump(document)
             loaded = self._load(body)
+            if hasattr(self._model, "__pydantic_validator__"):
+                _check_fields(document, loaded, body)
         except self._refusals as error:
             raise InvalidBody(
                 f"cell {cell}: this {_name_of(self._model)} could not be read back: {_reason(error)}. "
@@ -234,6 +236,41 @@ def _reason(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details) or str(error)
 
 
+def _check_fields(document: Any, loaded: Any, body: JSONDocument) -> None:
+    """Check that no fields of subclasses are missing: pydantic leaves them out of the body without a word.
+
+    Raises:
+        ValueError: some are.
+    """
+    pairs = [(document, loaded)]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict) and isinstance(other, dict):
+            pairs.extend((item, other[key]) for key, item in one.items() if key in other)
+        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+            pairs.extend(zip(one, other, strict=False))
+        elif (declared := _fields(other)) is not None and (found := _fields(one)) is not None:
+            pairs.extend((getattr(one, name), getattr(other, name)) for name in declared.keys() & found.keys())
+            further = {name for name in found.keys() - declared.keys() if not _is_written(found[name], body)}
+            if further:
+                raise ValueError(f"{_name_of(type(one))} has further fields ({', '.join(sorted(further))})")
+
+
+def _fields(value: object) -> Mapping[str, set[str]] | None:
+    """Return the names of the fields of a model, each with those in a body; None for other values."""
+    found = getattr(type(value), "model_fields", getattr(type(value), "__pydantic_fields__", None))
+    if not isinstance(found, Mapping):
+        return None
+    return {name: {name, str(field.serialization_alias)} for name, field in found.items()}
+
+
+def _is_written(names: set[str], body: Any) -> bool:
+    """Return whether a body has one of these keys, at any place: a field may be declared to have a subclass's own."""
+    if isinstance(body, dict):
+        return not names.isdisjoint(body) or any(_is_written(names, item) for item in body.values())
+    return isinstance(body, list) and any(_is_written(names, item) for item in body)
+
+
 def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values inside dicts and collections, keys included, with their paths."""
     if isinstance(value, dict):
@@ -273,12 +310,6 @@ def _conversion(
         adapter = pydantic.TypeAdapter(model)
 
         def dump(document: T) -> JSONDocument:
-            # pydantic would leave them out without a word.
-            if type(document) is not model and hasattr(document, "model_dump"):
-                written: Any = type(document)
-                further = written.model_fields.keys() - getattr(model, "model_fields", {}).keys()
-                if further:
-                    raise ValueError(f"{_name_of(written)} has further fields ({', '.join(sorted(further))})")
             return adapter.dump_python(document, mode="json", by_alias=True, round_trip=True, warnings="error")
 
         def load(body: JSONDocument) -> T:

@@ -199,22 +199,39 @@ class ShownAccount(Account):
 
 
 class PaidAccount(Account):
-    token: str
     cents: int
+
+
+class Event(pydantic.BaseModel):
+    pass
+
+
+class PaidEvent(Event):
+    cents: int
+
+
+class Bill(pydantic.BaseModel):
+    events: list[Event]
+    last: pydantic.SerializeAsAny[Event] | None = None
 
 
 @pytest.mark.guarantee("refused-before-io")
 def test_what_pydantic_would_write_as_asterisks_or_leave_out_is_not_written(store, new_row):
-    """A secret without a serializer of its own, and the fields of a subclass."""
+    """A secret without a serializer of its own, and the fields of a subclass, at any depth."""
     row, accounts = new_row(), store.column("BASE", Account)
     with pytest.raises(InvalidBody, match=r"Account\.token is a SecretStr, which is written as asterisks"):
         accounts.put(row, 1, Account(token="abc"))
     with pytest.raises(InvalidBody, match=r"could not be read back: PaidAccount has further fields \(cents\)"):
         accounts.put(row, 1, PaidAccount(token="abc", cents=5))
+    bills = store.column("BASE", Bill)
+    with pytest.raises(InvalidBody, match=r"could not be read back: PaidEvent has further fields \(cents\)"):
+        bills.put(row, 1, Bill(events=[Event(), PaidEvent(cents=5)]))
     assert store.get_row(row) == {}
 
+    bills.put(row, 2, Bill(events=[Event()], last=PaidEvent(cents=5)))
+    assert store.get_cell(row, "BASE", 2).body["last"] == {"cents": 5}
     shown = store.column("BASE", ShownAccount)
-    shown.put(row, 1, ShownAccount(token="abc"))
+    shown.put(row, 3, ShownAccount(token="abc"))
     assert shown.latest(row).body.token.get_secret_value() == "abc"
 
 
