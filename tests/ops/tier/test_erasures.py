@@ -297,7 +297,7 @@ def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
     fresh_store, migrate_store, root, rows, spec, eventually, monkeypatch
 ):
     """A run waits for the lock of the log, which both hold."""
-    waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT event_id %FOR UPDATE'"
+    waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT event_id%FOR UPDATE'"
     publish, published, locked = ShardFiles.publish, threading.Event(), threading.Event()
 
     def before_bodies_are_replaced(files, file, *how):
