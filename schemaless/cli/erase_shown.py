@@ -93,7 +93,10 @@ def show_status(status: ErasureStatus) -> None:
     for name, shards in status.waiting.items():
         out().print(f"{name}: not acknowledged yet in shards {shards_text(list(shards))}")
     if status.cold:
-        out().print(f"cold files: not rewritten yet in shards {shards_text(list(status.cold))}")
+        out().print(
+            f"cold files: not rewritten yet in shards {shards_text(list(status.cold))}"
+            f"; 'schemaless erase run --execute --erasure {entry.number}' rewrites them"
+        )
     for what, found in entry.notes.items():
         out().print(f"{what.replace('_', ' ')}: {', '.join(map(str, found))}")
 

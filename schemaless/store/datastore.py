@@ -553,9 +553,9 @@ class Datastore:
 
         The erasure is recorded in the ledger, and then every body is replaced by a tombstone. Keys, ``added_id`` and
         ``created_at`` are kept. Reads then return nothing, and a put to an erased key raises ``CellErased``. Repeating
-        the call is safe. Leftovers of moves, archives and replicas are handled separately, by ``finish_erasure`` or
-        'schemaless erase run --execute --erasure NUMBER', and followers by their workers; 'schemaless erase status'
-        shows what is left to do. The account needs the role erase.
+        the call is safe. Cold files, leftovers of moves, archives and replicas are handled separately, by
+        ``finish_erasure`` or 'schemaless erase run --execute --erasure NUMBER', and followers by their workers;
+        'schemaless erase status' shows what is left to do. The account needs the role erase.
 
         Args:
             row_key: a ``uuid.UUID`` or its 16 bytes.

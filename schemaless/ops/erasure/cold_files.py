@@ -134,6 +134,13 @@ class ColdEraser:
         folder = shard_folder(store.incarnation, self._shard)
         return sorted({f"{folder}/{name}" for name in names} - listed)
 
+    def may_have_unlisted(self) -> bool:
+        """Return whether the store has objects that the shard does not list, or cannot be asked."""
+        try:
+            return bool(self.unlisted())
+        except (ColdStoreUnavailable, InvalidInput):
+            return True
+
     def is_own(self, file: ColdFile) -> bool:
         """Return whether this datastore has written a file, and not the one that it was restored from."""
         return file.incarnation == self._cold_store().incarnation

@@ -22,7 +22,7 @@ class ErasureStatus:
         acknowledged: when each follower was first seen to have handled it.
         waiting: followers that have not acknowledged it, with the affected shards; meaningful only if
             ``entry.executed_at`` is set.
-        cold: shards with cold files that may still have its documents.
+        cold: shards with cold files that may still have its documents, also if the cold store cannot be read.
     """
 
     entry: Erasure
@@ -67,7 +67,9 @@ def status(store: Datastore, number: int) -> ErasureStatus:
     for shard in entry.shards:
         if not shard.last_event:
             continue
-        if ColdEraser(internals, shard.shard).pending(number):
+        eraser = ColdEraser(internals, shard.shard)
+        # Unlisted files are looked for by the erasure's job, which ``Datastore.erase`` does not run.
+        if eraser.pending(number) or (entry.acknowledged_at is None and eraser.may_have_unlisted()):
             cold.append(shard.shard)
         handled = log.acknowledged(shard.shard)
         for name in names:

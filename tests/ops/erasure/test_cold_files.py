@@ -240,14 +240,16 @@ def test_the_store_is_listed_even_if_the_shard_lists_no_file(erase_store, cold, 
     for step in (ColdEraser(internals, shard).run, lambda: verify(erase_store, number)):
         with pytest.raises(ColdStoreUnavailable, match="not mounted"):
             step()
+    assert status(erase_store, number).state == "executed"
     assert "not mounted" in str(receipt(erase_store, number)["remains"])
     internals.cold.is_new = True
     assert ColdEraser(internals, shard).run() == 0
     internals.cold.is_new = False
     away.rename(cold.folder)
     assert name in str(receipt(erase_store, number)["remains"])
+    assert (status(erase_store, number).state, status(erase_store, number).cold) == ("executed", [shard])
     assert [fault for fault in verify(erase_store, number).faults if name in fault] != []
-    finish_erasure(erase_store, number)
+    assert finish_erasure(erase_store, number).state == "acknowledged"
 
     assert str(rows[0]) not in str([cold.texts(each) for each in ShardFiles(cold.shards, shard).all("condemned")])
     assert verify(erase_store, number).faults == {}
