@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from schemaless.base.logger import log
@@ -34,6 +33,7 @@ from schemaless.store.cold.targets import Target, lacking_space, sha256_of
 from schemaless.store.followers.erasures import ErasureEvent
 from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
 from schemaless.store.followers.leases import Lease
+from schemaless.store.followers.membership import now_s
 from schemaless.store.followers.states import STOPPED
 from schemaless.store.internals import Internals
 
@@ -78,7 +78,7 @@ class Pace:
     Attributes:
         file_bytes: approximate maximum size of the bodies in a file, as JSON text.
         min_bytes: minimum size of the bodies in a file; a smaller file waits for more cells.
-        max_age_s: age of the first waiting cell at which a smaller file is written anyway, in seconds.
+        max_age_s: time for which the first cell has waited when a smaller file is written anyway, in seconds.
         once: write the existing cells without waiting for more, and stop a shard at its first error.
         min_free_bytes: no file is written while a local target's disk has less free; None for no limit.
         skip_corrupt: if a body does not decode, export its cell with a null body.
@@ -111,6 +111,7 @@ class ShardExport:
     Attributes:
         location: every cell up to this added_id has been exported, or does not belong to the export.
         writer: writes the shard's part of the manifest.
+        waiting: the first cell that waits for a file, and since when; its ``created_at`` may be any time.
 
     Raises:
         LeaseLost: another writer has started at the same time.
@@ -120,6 +121,7 @@ class ShardExport:
     def __init__(self, internals: Internals, target: Target, definition: Definition, pace: Pace, shard: int) -> None:
         self.writer: ShardWriter = ShardWriter(target, shard)
         self.location: int = self.writer.entry.location
+        self.waiting: tuple[int, float] = 0, 0.0
         self._internals = internals
         self._target = target
         self._definition = definition
@@ -383,5 +385,6 @@ class Exporter(Handler):
         first = next((cell for cell in cells if cell.added_id > export.location), None)
         if first is None:
             return 0.0
-        age_s = (datetime.now(UTC) - first.created_at).total_seconds()
-        return max(0.0, min(_POLL_S, self._pace.max_age_s - age_s))
+        if export.waiting[0] != first.added_id:
+            export.waiting = first.added_id, now_s()
+        return max(0.0, min(_POLL_S, self._pace.max_age_s - (now_s() - export.waiting[1])))

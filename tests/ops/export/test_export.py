@@ -7,6 +7,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -131,9 +132,15 @@ def test_fields_can_be_added_and_nothing_else_changed(put, export, follow_store,
         )
 
 
-def test_small_files_wait_for_more_cells_or_their_age(put, export, tmp_path):
-    """With --follow, a file is written once there is enough for one, or its first cell is old enough."""
-    put(40)
+def test_small_files_wait_for_more_cells_or_their_age(put, export, tmp_path, fresh_store, new_row):
+    """With --follow, a file is written once there is enough for one, or its first cell has waited for long enough.
+
+    When cells are said to have been created does not matter.
+    """
+    rows = [new_row() for _ in range(20)]
+    times = [datetime(2010 + 80 * (fresh_store.shard_of(row) % 2), 1, 1, tzinfo=UTC) for row in rows]
+    fresh_store.put_cells([NewCell(row, "BASE", 1, {}, at) for row, at in zip(rows, times, strict=True)])
+    put(20)
     patient = Pace(min_bytes=1 << 20, max_age_s=3_600)
     waiting = export(pace=patient, times=2)
     assert not list((tmp_path / "lake").glob("cells/*/*"))
