@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import schemaless
-from schemaless.store.indexes import sql
+from schemaless.store.indexes import registry, sql
 from schemaless.store.indexes.entries import Entries
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
@@ -23,8 +23,9 @@ pytestmark = pytest.mark.mysql
 
 
 @pytest.fixture
-def index(kept, fresh_store, new_row) -> schemaless.Index:
-    """An index with rows of one client in every shard, on both servers."""
+def index(kept, fresh_store, new_row, monkeypatch) -> schemaless.Index:
+    """An index with rows of one client in every shard, on both servers; the list of indexes stays known."""
+    monkeypatch.setattr(registry, "LOOK_S", 1_000)
     rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(20)]
     cells = [schemaless.NewCell(row, "BASE", ref, trip(1 + n)) for n, row in enumerate(rows) for ref in (1, 2)]
     fresh_store.put_cells([*cells, *(schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows[::2])])
