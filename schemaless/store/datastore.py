@@ -572,8 +572,8 @@ class Datastore:
             InvalidCell, InvalidInput: an argument is invalid, or a key has no cells and ``must_exist`` is set; nothing
                 was recorded or erased.
             RowHeld: the row is under a legal hold; nothing was recorded or erased.
-            ServerError: a server failed. A recorded erasure can be completed with the command above, or by repeating
-                the call.
+            ServerError: a server failed. If the erasure was recorded, it stays ``intended`` until the command above
+                completes it, also after an interrupt; repeating the call records another one.
         """
         wanted = [target(row_key, column_name, ref_key)]
         return self._internals.erasures.erase(wanted, reason, requested_by, must_exist)

@@ -14,6 +14,8 @@ import schemaless
 from schemaless import Erased
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import BatchError, CellConflict, CellErased, InvalidCell, InvalidInput
+from schemaless.ops.erasure.replay import replay, undone
+from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.erasures.sql import replace_bodies
 from schemaless.store.internals import internals_of
 
@@ -209,13 +211,20 @@ def test_a_copy_of_an_erased_cell_is_the_same_cell(fresh_store, erase_store, new
 
 @pytest.mark.guarantee("erasure-exact")
 def test_an_interrupted_erasure_is_in_the_ledger(fresh_store, erase_store, written, monkeypatch):
-    """It was intended and not executed; a repetition of the transaction erases the rest."""
+    """It was intended and not executed; a repetition is another erasure, and a replay completes the first one."""
     subject, _ = written
     erasures = internals_of(erase_store).erasures
-    monkeypatch.setattr(erasures.ledger, "record_shard", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        erase_store.erase(subject, reason=REASON)
+    with monkeypatch.context() as patch:
+        patch.setattr(erasures.ledger, "record_shard", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            erase_store.erase(subject, reason=REASON)
     (entry,) = erasures.ledger.entries()
 
     assert (entry.executed_at, entry.reason, entry.scope) == (None, REASON, {"keys": 1})
     assert [str(each) for each in erasures.ledger.targets(entry.number)] == [f"({subject}, all columns, all versions)"]
+    again = erase_store.erase(subject, reason=REASON)
+    (left,) = undone(erase_store)
+    assert again.number > left.entry.number == entry.number
+    replay(erase_store, [left], Thresholds())
+    assert undone(erase_store) == []
+    assert erasures.ledger.entry(entry.number).executed_at is not None
