@@ -73,6 +73,7 @@ def test_a_datastore_that_comes_back_is_empty_and_counts_from_one(made):
     assert len(seen) == 1
 
 
+@pytest.mark.long
 def test_concurrent_datastores_are_distinct(made):
     """Nobody else gets what is in use."""
     with made.fresh() as first, made.fresh() as second:

@@ -136,6 +136,7 @@ def test_followers_and_readers_continue_on_the_new_primary(client, set_primary, 
     assert seen == puts
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("topology-jobs")
 def test_a_replica_that_lags_behind_a_move_is_not_read(own_accounts, client, replicated, replica, rows, caplog):
     """While it lacks the shard or its table, the primary is read; the topology token is unchanged."""
@@ -154,6 +155,7 @@ def test_a_replica_that_lags_behind_a_move_is_not_read(own_accounts, client, rep
         sql(replica, f"START {word(replica)} SQL_THREAD")
 
 
+@pytest.mark.long
 def test_a_shard_that_vanishes_from_a_replica_is_read_on_the_primary(client, replicated, replica, rows):
     """Error 1146 from a replica on which the shard was verified before."""
     row = rows(SHARD)
@@ -184,6 +186,7 @@ def test_a_batch_continues_on_two_primaries(client, set_primary, replicated, rep
         assert (server_of(client), server_of(client, ELSEWHERE)) == (str(replica.socket), elsewhere)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("topology-jobs")
 def test_a_watch_continues_with_the_clusters_new_servers(client, set_primary, replicated, replica):
     """A failover does not end a job: its watch switches to the new servers."""

@@ -211,7 +211,9 @@ def test_a_reply_with_a_missing_packet_is_rejected(connection_on, lost):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("count", range(9))
+@pytest.mark.parametrize(
+    "count", [pytest.param(count, marks=pytest.mark.long) if count % 2 else count for count in range(9)]
+)
 def test_an_incomplete_reply_times_out_wherever_it_stops(connection_on, count):
     """Between packets or within one, the read times out and the connection is discarded."""
     packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from contextlib import suppress
@@ -30,6 +31,8 @@ pytestmark = [pytest.mark.once]
 STRIDES = pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.long)])
 """Every fifth step, from the second one or one that differs from case to case; in the long version, each step."""
 WORKS = {"export": run_export, "compact": run_compact, "erase": run_erase}
+LATE = [*itertools.product([SteppedTarget, SteppedObjects], WORKS, WORKS)]
+"""Target, work of the writer that is suspended, and work of the other one; half of them are long."""
 
 
 def prepared(root, work):
@@ -140,9 +143,10 @@ def test_power_that_fails_under_the_next_writer_leaves_every_row_once(tmp_path, 
 
 @pytest.mark.guarantee("export-suspended")
 @STRIDES
-@pytest.mark.parametrize("work", WORKS)
-@pytest.mark.parametrize("other", WORKS)
-@pytest.mark.parametrize("kind", [SteppedTarget, SteppedObjects])
+@pytest.mark.parametrize(
+    ("kind", "work", "other"),
+    [pytest.param(*case, marks=[pytest.mark.long] if number % 2 else []) for number, case in enumerate(LATE)],
+)
 def test_a_writer_that_wakes_up_late_changes_nothing(tmp_path, kind, work, other, stride):
     """A writer is suspended at each step in turn, and resumes after another one has finished the work.
 

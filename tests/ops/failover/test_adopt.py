@@ -149,6 +149,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
     assert internals_of(client).topology.cluster("cluster-1").epoch == 1
 
 
+@pytest.mark.long
 def test_first_claim_follows_at_once_when_it_is_required(client, adopt, first, rows, monkeypatch, caplog):
     """No shard is changed, and no table created, between the two: new connections are refused until the claim is made.
 
@@ -225,6 +226,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
     assert (done.old_primary, done.url) == ("read-only", None)
 
 
+@pytest.mark.long
 def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
     """A runner keeps its job store across the failover: the call that fails finds the new catalog."""
     adopt(first)

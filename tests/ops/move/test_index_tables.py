@@ -271,6 +271,7 @@ def test_an_erasure_is_verified_once_a_move_has_dropped_what_followers_made(
     assert (dict(found.faults), found.status.state) == ({}, "verified")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("rewound", [pytest.param("never", marks=pytest.mark.long), "before the fence"])
 def test_entries_are_missing_if_followers_are_not_rewound_after_the_fence(indexed, client, monkeypatch, rewound):

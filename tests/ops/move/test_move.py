@@ -110,6 +110,7 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert [file.state for file in files] == ["live"]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("history-exact", "cold-exact")
 @pytest.mark.twice
 def test_a_move_with_differences_and_cold_cells_while_applications_write_read_and_erase(client, mover, rows, tmp_path):
@@ -352,6 +353,7 @@ def test_dropping_leftovers_continues_after_a_kill(client, mover, rows, monkeypa
     assert moves.left_behind(mover) == []
 
 
+@pytest.mark.long
 def test_a_client_that_missed_a_move_away_and_back_still_works(client, mover, rows):
     """A to B to A with an old client: its routing to A is right again, and its new ids are above those of B."""
     home = internals_of(client).topology.cluster_of(SHARD).name

@@ -136,6 +136,7 @@ def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, move
     assert bench.check(job) == "verified"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("abort", [False, pytest.param(True, marks=pytest.mark.long)], ids=["runs", "aborts"])
 def test_a_successor_that_meets_a_backup_lets_the_source_serve(bench, movers, client, flavour, abort):
     """After a mover died during the cut and a backup blocks the target, the source serves the shard again."""

@@ -202,7 +202,7 @@ def test_no_object_of_any_generation_has_a_marker_after_its_erasure(
 
 
 @pytest.mark.guarantee("erasure-cold", "cold-present")
-@pytest.mark.parametrize("replaces_original", [True, False])
+@pytest.mark.parametrize("replaces_original", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_restored_database_reads_whatever_was_not_erased(
     fresh_store, erase_store, migrate_store, tail_store, root, rows, spec, cold_folder, replaces_original
 ):

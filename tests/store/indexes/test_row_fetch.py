@@ -55,7 +55,7 @@ def read(
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_the_latest_of_each_column_comes_however_many_versions_there_are(fresh_store, new_row, seed):
     """Random rows with 0 to 40 versions, in random order and combination; other columns are not returned."""
     chance = random.Random(seed)
