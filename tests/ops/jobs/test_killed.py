@@ -81,6 +81,9 @@ pytestmark = [pytest.mark.mysql]
 SHARD = 2
 """Shard on the second server that is rebuilt and moved."""
 
+QUICK = ("migrate", "erase", "retain", "tier")
+"""Kinds that die in ``make test``, too; runners of rebuilds and moves are killed in tests of their own."""
+
 Cells = dict[tuple[int, int], tuple[Any, ...]]
 
 
@@ -274,7 +277,9 @@ def own_url(own_servers: list[LocalServer]) -> str:
 
 
 @pytest.mark.guarantee("migrate-killed", "erasure-exact", "cold-killed")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
 def test_a_job_that_dies_before_a_statement_is_completed_by_its_successor(url, new_row, tmp_path, kind):
     """It dies in this process, by an exception that nothing handles."""
     died: list[str] = []
