@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from schemaless.cell import StoredCell
+from schemaless.errors import ServerUnavailable
 from schemaless.ops.migrate.archive import ArchivedCell
 from schemaless.ops.migrate.binlog_cost import log_settings
 from schemaless.ops.migrate.sql import LONGEST_IN_UNION, select_live, update_bodies
@@ -85,33 +86,47 @@ class BodyUpdates:
             sql: the statement.
             bases: keys of the versions that new bodies are deltas against. If one was erased or is cold, nothing is
                 updated.
+
+        Raises:
+            ServerUnavailable: there are bases, and another server has become the primary. It may have lost some of
+                them, and have got others with the same keys since; read them again. Nothing was updated.
+            ServerError: the server cannot be reached, or rejects the statement.
         """
         attempts = 0
         database = self.shards.database(self.shard)
 
-        def guarded(connection: Connection) -> int:
+        def guarded(connection: Connection) -> int | None:
             # An eraser that waits for the lock finds the deltas afterwards, and makes them whole.
             self._insert_lock_row(connection)
             with connection.transaction():
                 ((_, has_deltas),) = connection.rows(lock_log(database))
+                *log_end, has_cold_files = connection.rows(select_log_end(database))[0]
+                if self._log_end is None or log_end[0] != self._log_end[0]:
+                    return None
                 if not has_deltas:
                     connection.execute(record_deltas(database))
                 # A job that was cancelled, or has stalled, may still make bases cold.
-                *log_end, has_cold_files = connection.rows(select_log_end(database))[0]
                 if has_cold_files or log_end != self._log_end:
                     live = connection.rows(select_live(database, bases), only_requested(set(bases), slice(0, 3)))
                     if len(live) < len(bases):
                         return 0
                 return connection.execute(sql).affected
 
-        def operation(connection: Connection) -> int:
+        def operation(connection: Connection) -> int | None:
             nonlocal attempts
             attempts += 1
             if self._settings is not None:
                 connection.ensure(self._settings)
             return guarded(connection) if bases else connection.execute(sql).affected
 
-        return self.shards.run(self.shard, operation, writes=True), attempts > 1
+        affected = self.shards.run(self.shard, operation, writes=True)
+        if affected is None:
+            raise ServerUnavailable(
+                "this server has become the shard's primary; what was read from the former one has to be read again",
+                node=str(self.shards.node_of(self.shard)),
+                shard=self.shard,
+            )
+        return affected, attempts > 1
 
     def _end_of_log(self, connection: Connection) -> list[Any]:
         self._insert_lock_row(connection)

@@ -26,6 +26,7 @@ from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.workers import workers
+from schemaless.ops.migrate import body_updates
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
 from schemaless.ops.migrate.body_updates import BodyUpdates
@@ -41,7 +42,7 @@ from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
 from schemaless.store.cold.fetching import cache
-from schemaless.store.erasures.sql import insert_lock_row, lock_log
+from schemaless.store.erasures.sql import insert_lock_row, lock_log, select_log_end
 from schemaless.store.internals import internals_of
 from schemaless.wire.connection import Connection
 from tests.cold import ColdFolder
@@ -145,6 +146,23 @@ def test_bases_in_later_blocks(fresh_store, migrate_store, new_row):
         is_whole = n == count - 1 or is_keyframe(row.bytes, column, n)
         assert is_delta(cell.body) is not is_whole
         assert is_whole or base_of(cell.body) == min(expected_base(row.bytes, column, n), count - 1)
+
+
+@pytest.mark.guarantee("history-exact")
+def test_a_shard_is_read_again_after_a_promotion(fresh_store, migrate_store, rows, monkeypatch, caplog):
+    """The new primary may have lost a base, and have got another document with its key since."""
+    selected = []
+
+    def on_another_server(database):
+        selected.append(database)
+        other = b"1+@@server_id" if len(selected) == 2 else b"@@server_id"
+        return select_log_end(database).replace(b"@@server_id", other)
+
+    monkeypatch.setattr(body_updates, "select_log_end", on_another_server)
+    migrate.run(migrate_store, HISTORY)
+    assert "this server has become the shard's primary" in caplog.text
+    assert "msgpack+delta" in formats(fresh_store).values()
+    assert_readable(fresh_store, rows)
 
 
 @pytest.mark.twice
