@@ -217,7 +217,7 @@ def rebuild_and_restart(
         )
         sql(primary, *(f"ALTER TABLE `{database}`.`{table}` FORCE" for database, table in tables))
     for cluster in internals_of(store).topology.clusters:
-        assert wait_for_replicas(internals_of(store), cluster.name, lambda: None, 30) == []
+        assert wait_for_replicas(internals_of(store), cluster.name, lambda: None, 120) == []
     servers = [each for primary in primaries for each in (primary, *primary.replicas)]
 
     def purged(server: LocalServer) -> bool:
@@ -230,7 +230,7 @@ def rebuild_and_restart(
     for server in servers:
         eventually(lambda: purged(server), "earlier binary logs are deleted")  # noqa: B023
         sql(server, "SET GLOBAL innodb_fast_shutdown=0", "SHUTDOWN")
-        assert wait_gone(server.pid, server.data, 60)
+        assert wait_gone(server.pid, server.data, 300)
     for server in servers:
         local.start(server)
         if rocksdb:
@@ -294,7 +294,7 @@ def test_no_trace_of_erased_documents_is_left_on_any_path(clusters, server_kind,
         moves.run(store, MoveSpec("cluster-2", accounts=False), [1])
         follow(worker)
         before = bodies(store)
-        assert wait_for_replicas(internals_of(store), "cluster-1", lambda: None, 30) == []
+        assert wait_for_replicas(internals_of(store), "cluster-1", lambda: None, 120) == []
         for pool in pools:
             flush(pool, rocksdb=rocksdb)
 
