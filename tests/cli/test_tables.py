@@ -38,6 +38,7 @@ def test_a_growth_is_no_negative_decrease(decrease, words, text):
     assert output.bytes_change_text(decrease, *words) == text
 
 
+@pytest.mark.once
 @given(TABLES, st.integers(1, 100), st.integers(0, 6))
 def test_a_table_of_any_width_breaks_no_word(cells, width, text_columns):
     """Each word of each value stands somewhere, unbroken, and no line is wider than there is room for its words."""

@@ -136,6 +136,7 @@ def test_a_vector_with_any_bit_flipped_or_bytes_cut_raises(name: str, engine: En
                 decode_body(Versions(chain | {version: each_body}).body(lowest), dictionaries=DICTIONARY, engine=engine)
 
 
+@pytest.mark.once
 @BOUNDED
 @given(
     st.lists(ANY_DOCUMENT, min_size=2, max_size=5),

@@ -26,6 +26,8 @@ from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, MalformedPayload, NestingTooDeep, UnreadableLegacy
 from tests.cases import each
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 TRIP = {"fare": {"total": 12.5, "tip": -0.0}, "legs": [{"from": "JFK", "to": "São Paulo", "miles": 187}] * 9}
 KEPT = {
     "duplicate keys": b'{"a": 1, "a": 2, "t": "%s"}' % (b"x" * 300),
