@@ -168,7 +168,12 @@ def _processes(count: int) -> Executor:
     # fork starts in milliseconds, but if this process has threads, the child may inherit locks that they hold.
     forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    try:
+        return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+    except OSError as error:
+        # Their locks are in /dev/shm, which a container may lack or have read-only.
+        reason = f"{error.strerror}; a single worker needs no processes, several need /dev/shm"
+        raise OSError(error.errno, reason, "starting worker processes") from error
 
 
 def _begin_worker(parent: int) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import multiprocessing.synchronize  # noqa: F401 - before there are no file descriptors
 import os
+import resource
 import signal
 import socket
 import sys
@@ -172,6 +175,21 @@ def test_calls_whose_worker_dies_are_repeated():
 
 
 @pytest.mark.once
+def test_processes_that_cannot_be_started_are_an_error_with_a_remedy():
+    """Here for lack of file descriptors; a container may lack /dev/shm, where their locks are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with workers(2) as pool:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError, match="starting worker processes") as raised:
+                pool.submit(len, "")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert raised.value.errno == errno.EMFILE
+    assert "a single worker needs no processes" in str(raised.value)
+
+
 def test_calls_that_always_kill_their_worker_end_with_an_error():
     """It names the shards."""
 
