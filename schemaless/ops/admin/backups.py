@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from schemaless.base.keys import heartbeat_database, shard_database
-from schemaless.base.numbers import shards_text
+from schemaless.base.numbers import counted, shards_text
 from schemaless.codec.lines import open_lines
 from schemaless.errors import InvalidInput
 from schemaless.ops.admin.sql import CLONE, IN_DUMP_DATABASE, IN_DUMP_RANGES, IN_DUMP_TABLE, SHARD_DATABASES
@@ -106,7 +106,7 @@ def plan(store: Datastore, tool: Tool, folder: str) -> list[Step]:
     cold = internals.cold.store()
     if cold is not None:
         # The path of a folder may have several lines.
-        where = f"those in {cold.uri!r}, where unused ones are deleted after {cold.keep_days:,} days"
+        where = f"those in {cold.uri!r}, where unused ones are deleted after {counted(cold.keep_days, 'day')}"
         steps.append(Step(f"Cold files are not included. The backup needs {where}.", ()))
     expected = "" if tool == "dump" else f" --datastore {store.name} --shards {store.shard_count}"
     check = f"schemaless backup check {' '.join(map(shlex.quote, files))}{expected}"

@@ -241,9 +241,9 @@ def test_the_catalog_is_last_and_jobs_that_rename_tables_wait(fresh_store, migra
 def test_a_plan_names_the_cold_files_that_it_does_not_copy(fresh_store, admin_url, tmp_path):
     """Otherwise a complete backup lacks the documents of cold cells."""
     with schemaless.connect(admin_url) as admin:
-        internals_of(admin).cold.set_store(str(tmp_path), 90)
+        internals_of(admin).cold.set_store(str(tmp_path), 1)
     for tool, folder in (("dump", "b"), *((tool, "/b") for tool in ("clone", "mariadb-backup"))):
         with suppress(InvalidInput):  # one of the tools does not fit the server
             step = plan(fresh_store, tool, folder)[-2]
-            assert f"needs those in '{tmp_path}', where unused ones are deleted after 90 days" in step.what
+            assert f"needs those in '{tmp_path}', where unused ones are deleted after 1 day." in step.what
             assert step.commands == ()
