@@ -115,7 +115,7 @@ class Kills:
         self._rows: list[uuid.UUID] = []
         internals_of(store).cold.set_store(str(cold), 0)
         while len(self._rows) < 6:
-            row = uuid.uuid5(uuid.NAMESPACE_OID, f"{url} {seed} {len(self._rows)} {self._chance.random()}")
+            row = uuid.uuid5(uuid.NAMESPACE_OID, f"{seed} {len(self._rows)} {self._chance.random()}")
             if store.shard_of(row) == (STAYS, MOVES)[len(self._rows) % 2]:
                 self._rows.append(row)
         self._put(30)
