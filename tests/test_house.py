@@ -196,13 +196,13 @@ def test_every_error_is_a_public_name_and_is_raised_somewhere():
 
 
 PLURAL = re.compile(
-    r"\{[^{}]*(:,|len\([^{}]*\)|shard_count)\} "
-    r"(cells|shards|files|rows|documents|lines|faults|originals|bodies|pages|servers)\b"
+    r"\{[^{}]*(:,|(?:len|number_text)\([^{}]*\)|shard_count)\} "
+    r"(cells|columns|days|shards|files|rows|documents|lines|faults|originals|bodies|pages|servers)\b"
     r"(?! are too many| and columns|: --)"
 )
 
 
-@pytest.mark.parametrize("room", ["cli", "status"])
+@pytest.mark.parametrize("room", ["cli", "monitoring", "planning", "ui"])
 def test_counts_of_one_are_singular(room):
     """Output formats counts with ``counted``: 1 cell, 2 cells."""
     found = [

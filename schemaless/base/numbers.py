@@ -171,9 +171,9 @@ def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]
     return low, high
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def counted(number: float, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun, such as ``1 shard`` or ``2 shards``; ``plural`` gives an irregular plural."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+    return f"{number_text(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def number_text(value: float) -> str:

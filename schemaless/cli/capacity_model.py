@@ -391,7 +391,7 @@ def _why_never(plan: Plan) -> str:
     if plan.documents_per_day == 0:
         return "no documents are written"
     if plan.retention_days is not None:
-        return f"deleting documents after {number_text(plan.retention_days)} days frees enough space for new ones"
+        return f"deleting documents after {counted(plan.retention_days, 'day')} frees enough space for new ones"
     return "growth is negative, and all future documents fit on the disks"
 
 
@@ -406,7 +406,7 @@ def _days_text(days: float) -> str:
 def _rows(variants: list[_Variant]) -> list[list[str]]:
     """Return the rows of the table, without those that are empty in every column."""
     price, at = variants[0].price_per_tb, variants[0].outlook.at
-    after = "" if at is None else f"{number_text(at.days)} days"
+    after = "" if at is None else counted(at.days, "day")
     rows: dict[str, Callable[[_Variant], str]] = {
         "documents a day": lambda each: _range_text(each.ranges.documents_per_day, _number),
         "growth a year": lambda each: _growth_text(each.ranges),
@@ -414,9 +414,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         "bytes a document": lambda each: _range_text(each.ranges.bytes_per_document, _number),
         "copies": lambda each: str(each.ranges.copies),
         "written a day": lambda each: _range_text(each.outlook.bytes_per_day, bytes_text),
-        "deleted after": lambda each: (
-            f"{number_text(days)} days" if (days := each.ranges.retention_days) is not None else ""
-        ),
+        "deleted after": lambda each: counted(days, "day") if (days := each.ranges.retention_days) is not None else "",
         "hosts": lambda each: f"{each.ranges.hosts:,}",
         "disk of a host": lambda each: _range_text(each.ranges.disk_bytes_per_host, bytes_text),
         "overhead": lambda each: _range_text(each.ranges.overhead_share, _percent),

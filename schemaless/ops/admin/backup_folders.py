@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.base.keys import heartbeat_database, shard_database
-from schemaless.base.numbers import shards_text
+from schemaless.base.numbers import counted, shards_text
 from schemaless.errors import InvalidInput
 from schemaless.schema.tables import catalog_metadata, shard_metadata
 
@@ -200,7 +200,7 @@ def _of_shards(folders: Sequence[Folder], name: str, shard_count: int) -> Iterat
         )
     following = shard_database(name, shard_count)
     yield from (
-        f"{folder.path} has {following}, but the datastore is said to have {shard_count} shards"
+        f"{folder.path} has {following}, but the datastore is said to have {counted(shard_count, 'shard')}"
         for folder in folders
         if following in folder.databases
     )

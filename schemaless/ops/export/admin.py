@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.keys import check_column_name
+from schemaless.base.numbers import counted
 from schemaless.base.optional import load
 from schemaless.codec.envelope import is_erased
 from schemaless.errors import InvalidInput
@@ -169,7 +170,7 @@ def _combined(found: Definition, wanted: Definition, uri: str) -> Definition:
     """Return the definition of an existing export with additional typed columns."""
     if (found.datastore, found.shard_count, found.name) != (wanted.datastore, wanted.shard_count, wanted.name):
         raise InvalidInput(
-            f"{uri} has export {found.name} of {found.datastore!r} with {found.shard_count} shards; export "
+            f"{uri} has export {found.name} of {found.datastore!r} with {counted(found.shard_count, 'shard')}; export "
             f"{wanted.name} of {wanted.datastore!r} to another target"
         )
     columns = wanted.columns if wanted.columns is not None else found.columns

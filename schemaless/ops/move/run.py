@@ -277,7 +277,7 @@ def _read_leftovers(store: Datastore, record: MoveRecord, node: Node, connection
     elif side.has_cell or internals.topology.cluster_of(record.shard).name == record.source:
         refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
-        refusal = f"its leftovers have {counts[0]:,} cells, but {record.fence_rows:,} were compared"
+        refusal = f"its leftovers have {counted(counts[0], 'cell')}, but {record.fence_rows:,} were compared"
     return Leftovers(record, node, tables, sum(counts), refusal)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
+from schemaless.base.numbers import counted
 from schemaless.cell import CellKey
 from schemaless.codec.envelope import REFERENCE_BYTES
 from schemaless.codec.exact_text import exact_text
@@ -209,7 +210,11 @@ def verify(store: Datastore, shards: Iterable[int], listener: Listener = ignore_
                     key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
                     found.faults.append(Fault(shard, key, f"{read.name}: {fault}"))
         found.faults += [
-            Fault(shard, None, f"{count:,} cells refer to cold file {number:x}, which is not live")
+            Fault(
+                shard,
+                None,
+                f"{counted(count, 'cell refers', 'cells refer')} to cold file {number:x}, which is not live",
+            )
             for number, count in sorted(missing.items())
         ]
         listener(Advanced(1))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from schemaless.base.numbers import LEVEL, Interval, added, poisson_bounds, student_t
+from schemaless.base.numbers import LEVEL, Interval, added, counted, poisson_bounds, student_t
 from schemaless.codec.envelope import COLD, ERASED
 from schemaless.planning.capacity.day_ends import PLACES, DenseIds, End, Probe, inverted, search
 from schemaless.planning.capacity.groups import PartSample
@@ -96,8 +96,8 @@ def intake_by_day(
     notes = []
     if future:
         notes.append(
-            f"{cluster}: about {future:,.0f} cells have a created_at in the future (now is {now:%Y-%m-%d %H:%M} UTC), "
-            "probably from a wrong clock; they are not counted for any day"
+            f"{cluster}: about {counted(round(future), 'cell has', 'cells have')} a created_at in the future "
+            f"(now is {now:%Y-%m-%d %H:%M} UTC), probably from a wrong clock; they are not counted for any day"
         )
     if all(part.sample.exact for part in samples):
         return IntakeByDay(_by_created_at(cluster, samples, now.date(), "count"), notes)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from schemaless.base.numbers import check_number
+from schemaless.base.numbers import check_number, counted
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity.steps import Burst, bursts, usual_days
 
@@ -346,7 +346,7 @@ def _check_extra() -> None:
 def _reason(history: History) -> str | None:
     """Return why no forecast can be made, or None."""
     if len(history) < FEWEST_DAYS:
-        days = "1 day was" if len(history) == 1 else f"{len(history)} days were" if history else "no day was"
+        days = counted(len(history), "day was", "days were") if history else "no day was"
         return f"{days} measured, but a forecast needs at least {FEWEST_DAYS}"
     if not any(value for _, value in history):
         return f"the size is constant: nothing was written on the {len(history)} measured days"

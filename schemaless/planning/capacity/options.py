@@ -210,7 +210,7 @@ class WhatIf:
             "cold price per GB": ""
             if self.cold_price_per_gb is None
             else f"{number_text(self.cold_price_per_gb)} a month",
-            "lead time": "" if self.lead_days is None else f"{number_text(self.lead_days)} days",
+            "lead time": "" if self.lead_days is None else counted(self.lead_days, "day"),
         }
         return {name: value for name, value in changes.items() if value}
 

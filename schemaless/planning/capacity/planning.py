@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from schemaless.base.numbers import Interval, adding_up, summed
+from schemaless.base.numbers import Interval, adding_up, counted, summed
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
 from schemaless.planning.capacity.model import GB, TB
@@ -495,13 +495,14 @@ def _reason(outlook: DiskOutlook, asked: float) -> str | None:
         return f"{outlook.disk}: how long it lasts is unknown: {outlook.why}"
     early, horizon = outlook.days.low_80, outlook.horizon_days or 0
     if early < asked:
-        return f"{outlook.disk} may be full in {whole_days(early):,} days (the early end of the 80 % interval)"
+        low = counted(whole_days(early) or 0, "day")
+        return f"{outlook.disk} may be full in {low} (the early end of the 80 % interval)"
     if math.isfinite(early) or horizon >= asked:
         return None
     if outlook.at_rate is None:
-        return f"{outlook.disk}: the forecast covers only {horizon:,} days, and no constant rate is known"
+        return f"{outlook.disk}: the forecast covers only {counted(horizon, 'day')}, and no constant rate is known"
     if outlook.at_rate.low < asked:
-        low = whole_days(outlook.at_rate.low)
+        low = counted(whole_days(outlook.at_rate.low) or 0, "day")
         at = "the early end of the interval at the constant rate of recent weeks"
-        return f"{outlook.disk} may be full in {low:,} days ({at})"
+        return f"{outlook.disk} may be full in {low} ({at})"
     return None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.base.numbers import bytes_text, units_text
+from schemaless.base.numbers import bytes_text, counted, units_text
 from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
@@ -102,7 +102,8 @@ def _measurement_notes(report: CapacityReport) -> list[str]:
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
     if age > _STALE_DAYS:
         notes.append(
-            f"the newest measurement is {math.floor(age)} days old; take a new one with 'schemaless capacity measure'"
+            f"the newest measurement is {counted(math.floor(age), 'day')} old; take a new one with 'schemaless "
+            "capacity measure'"
         )
     if age < -1 / 24:
         notes.append(
@@ -113,8 +114,8 @@ def _measurement_notes(report: CapacityReport) -> list[str]:
     future = sum(day_intake.cells.mid for day_intake in newest.growth if day_intake.day > today)
     if future:
         notes.append(
-            f"about {future:,.0f} cells have dates after {today}; they count towards the sizes but not "
-            f"towards the growth"
+            f"about {counted(round(future), 'cell has', 'cells have')} dates after {today}; they count "
+            "towards the sizes but not towards the growth"
         )
     return notes
 
@@ -136,7 +137,9 @@ def _disk_notes(disk_forecast: DiskForecast) -> list[tuple[str, str]]:
     notes += [_burst_text(burst) for burst in disk_forecast.bursts if not _is_recent(disk_forecast, burst.last_day)]
     imports = recurring(disk_forecast.history)
     if imports:
-        notes.append(f"imports recur, {imports} in {len(disk_forecast.history)} days, and the forecast includes them")
+        notes.append(
+            f"imports recur, {imports} in {counted(len(disk_forecast.history), 'day')}, and the forecast includes them"
+        )
     notes += [_step_text(step) for step in disk_forecast.steps if not _is_recent(disk_forecast, step.day)]
     return [(disk.name, note) for note in notes]
 
@@ -163,8 +166,8 @@ def _column_notes(report: CapacityReport) -> list[str]:
     fewer = len(report.series) - len(report.columns)
     if fewer > 0:
         notes.append(
-            f"{fewer} columns (counted per cluster) with little growth have no forecast of their own; they are part of "
-            "the forecast of their disk"
+            f"{counted(fewer, 'column')} (counted per cluster) with little growth "
+            f"{'has' if fewer == 1 else 'have'} no separate forecast, only that of the disk"
         )
     return notes
 
@@ -187,7 +190,7 @@ def note_on_other_tables(measurements: Sequence[Measurement]) -> list[str]:
     if earlier:
         growth = sum(files.values()) - sum(earlier[0].other_files.values())
         days = _days(earlier[0], newest)
-        text += f"; they grew by {bytes_text(growth / days)} a day over {math.floor(days)} days"
+        text += f"; they grew by {bytes_text(growth / days)} a day over {counted(math.floor(days), 'day')}"
     return [f"{text}. They count as used space now, but no forecast includes their growth"]
 
 
@@ -227,7 +230,10 @@ def how_obtained(measurement: Measurement, codec: str | None, *, engines: bool =
         days = "determined from the created_at of the cells read"
     else:
         days = "found by searching along added_id or, if created_at does not follow it, from the cells read"
-    rows = f"{measurement.rows_read:,} rows in about {measurement.pages_read:,} pages, in {measurement.seconds:.1f} s"
+    rows = (
+        f"{counted(measurement.rows_read, 'row')} in about {counted(measurement.pages_read, 'page')}, in "
+        f"{measurement.seconds:.1f} s"
+    )
     return (
         ("Sizes", f"{source}: {rows}, at {measurement.taken_at:%Y-%m-%d %H:%M} UTC.{level}"),
         ("Allocated", _ALLOCATED),

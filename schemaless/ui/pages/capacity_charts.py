@@ -155,8 +155,8 @@ def _fill(report: CapacityReport) -> Chart | None:
     )
     title = f"Disk usage of {first.disk}" if len(report.disks) > 1 else "Disk usage"
     description = (
-        f"Bytes used of {bytes_text(size)}: the past {len(past)} days, and {until:,} days ahead with 80 and 95 "
-        f"percent bands. Time until full, {texts}."
+        f"Bytes used of {bytes_text(size)}: the past {counted(len(past), 'day')}, and {counted(until, 'day')} ahead "
+        f"with 80 and 95 percent bands. Time until full, {texts}."
     )
     marks = [
         f"{level_name(level)} on {level.on['mid']}"
@@ -211,8 +211,12 @@ def _growth(report: CapacityReport) -> Chart | None:
 
     recent = [value for _, value in history[-28:]]
     description = (
-        f"{len(history)} days measured, {bytes_text(sum(recent) / len(recent))} a day now"
-        + (f"; forecast in {len(ahead)} days: {bytes_text(ahead[-1].mid)} a day" if ahead else "; no forecast")
+        f"{counted(len(history), 'day')} measured, {bytes_text(sum(recent) / len(recent))} a day now"
+        + (
+            f"; forecast in {counted(len(ahead), 'day')}: {bytes_text(ahead[-1].mid)} a day"
+            if ahead
+            else "; no forecast"
+        )
         + "."
     )
     return Chart("growth", "Daily growth of disk usage", description, draw, _SIZE, None)
@@ -260,7 +264,7 @@ def _bytes(report: CapacityReport) -> Chart | None:
         axes.tick_params(axis="y", labelcolor=INK)
         _legend(figure)
 
-    description = f"Files of {len(names)} columns: now {estimate_text(in_codecs[0].total, bytes_text)}"
+    description = f"Files of {counted(len(names), 'column')}: now {estimate_text(in_codecs[0].total, bytes_text)}"
     if len(in_codecs) > 1:
         description += f"; smallest with {in_codecs[1].name}: {estimate_text(in_codecs[1].total, bytes_text)}"
     return Chart("bytes", "File size by column, now and in each codec", f"{description}.", draw, _SIZE, None)
@@ -371,7 +375,7 @@ def _skew(report: CapacityReport) -> Chart | None:
         f"clusters: {len(skew.moves)}."
     )
     if many:
-        title = f"Distribution of {len(sizes):,} shards by size"
+        title = f"Distribution of {counted(len(sizes), 'shard')} by size"
     else:
         title = "Allocated bytes of each shard" if skew.shards else "File size of each shard"
     return Chart("skew", title, description, draw, _SIZE, None)

@@ -58,7 +58,7 @@ def _known(value: T | None, text: Callable[[T], str], unknown: str = "") -> str:
 
 
 def _lead_time(level: Level | None) -> str:
-    return "" if level is None or level.lead_days is None else f"{number_text(level.lead_days)} days"
+    return "" if level is None or level.lead_days is None else counted(level.lead_days, "day")
 
 
 def _bytes_estimate(size: Interval) -> str:
@@ -114,7 +114,7 @@ def _retention(comparison: Comparison) -> str:
     """Return the retention policy of a scenario, or of how many columns it has one, in a few words."""
     policies = [*comparison.change.policies.items()]
     if len(policies) > 1:
-        return f"{len(policies)} columns"
+        return counted(len(policies), "column")
     return "; ".join(f"{column}: {policy}" for column, policy in policies)
 
 
@@ -286,7 +286,7 @@ def _levels(report: CapacityReport) -> Table:
     )
     if orders:
         note += (
-            f" Order by: {number_text(planning.options.lead_days or 0)} days before the early end of the 80 % "
+            f" Order by: {counted(planning.options.lead_days or 0, 'day')} before the early end of the 80 % "
             "interval, which is in time in 9 of 10 cases."
         )
     if len(disks) > len(shown):
@@ -299,7 +299,7 @@ def _costs(report: CapacityReport) -> Table:
     rows = [
         {
             "stored": "as now" if cost.name == "now" else f"{cost.name}, rebuilt",
-            "growth of": f"{cost.days:,} days",
+            "growth of": counted(cost.days, "day"),
             "disk space (80 %)": band_text(cost.size_bytes, bytes_text),
             "price (80 %)": _known(cost.price, _price_band),
         }

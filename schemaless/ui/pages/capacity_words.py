@@ -83,7 +83,7 @@ def saved_text(saving: Saving) -> str:
     if saving.days is not None:
         days, verb = saving.days, "gains" if saving.days.mid >= 0 else "costs"
         if math.isinf(days.mid):
-            parts.append(f"gains at least {saving.least_days:,} days")
+            parts.append(f"gains at least {counted(saving.least_days, 'day')}")
         elif math.isinf(days.high_80):
             parts.append(f"gains {counted(int(days.mid), 'day')} ({days.low_80:,.0f} or more)")
         else:
@@ -161,20 +161,20 @@ def interval_text(outlook: DiskOutlook) -> str:
         return "The disk is full today." if fits else "The data does not fit on the disk."
     if math.isinf(days.low_95):
         return (
-            f"In at least 97.5 % of the simulated futures, the disk is not full within {horizon:,} days. "
+            f"In at least 97.5 % of the simulated futures, the disk is not full within {counted(horizon, 'day')}. "
             f"{horizon_text(outlook)}"
         )
     date = f"Full on {date_text(first, days.mid)}. " if math.isfinite(days.mid) else ""
     intervals = []
     for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
         if math.isinf(low):
-            interval = f"more than {horizon:,} days"
+            interval = f"more than {counted(horizon, 'day')}"
         elif _is_vague(low, high, horizon):
             interval = TOO_WIDE
         elif math.isinf(high):
-            interval = f"{whole(low)} days or more"
+            interval = f"{counted(whole_days(low) or 0, 'day')} or more"
         else:
-            interval = f"{whole(low)} to {whole(high)} days"
+            interval = f"{whole(low)} to {counted(whole_days(high) or 0, 'day')}"
         intervals.append(f"{percent} % interval: {interval}")
     beyond = "" if math.isfinite(days.mid) else f" {horizon_text(outlook)}"
     return f"{date}{'; '.join(intervals)}.{beyond}"
@@ -194,12 +194,12 @@ def horizon_text(outlook: DiskOutlook) -> str:
     horizon, measured = outlook.horizon_days or 0, outlook.history_days or 0
     if horizon < min(HISTORY_TIMES * measured, MOST_DAYS):
         return (
-            f"The forecast covers only {horizon:,} days: daily growth varied too much; the 80 % interval of "
+            f"The forecast covers only {counted(horizon, 'day')}: daily growth varied too much; the 80 % interval of "
             f"more days would span a factor of over {MOST_TIMES:.0f}."
         )
-    length = f"{HISTORY_TIMES} times the {measured:,} days measured"
+    length = f"{HISTORY_TIMES} times the {counted(measured, 'day')} measured"
     limit = "" if horizon == HISTORY_TIMES * measured else f", at most {MOST_DAYS:,}"
-    return f"The forecast covers only {horizon:,} days: {length}{limit}."
+    return f"The forecast covers only {counted(horizon, 'day')}: {length}{limit}."
 
 
 def range_text(low: float, high: float, horizon: int) -> str:
@@ -251,7 +251,7 @@ def whole(days: float) -> str:
 def until_text(days: float, horizon: int) -> str:
     """Format the days until a disk is full in a few words; infinity means more than ``horizon``."""
     if math.isinf(days):
-        return f"over {horizon:,} days"
+        return f"over {counted(horizon, 'day')}"
     if days == 0:
         return "no space left"
     return "less than a day" if days < 1 else counted(math.floor(days), "day")
@@ -284,10 +284,11 @@ def order_answer(report: CapacityReport) -> Answer | None:
     full = next((level for level in report.planning.first() if level.share == FULL), None)
     if full is None or full.lead_days is None:
         return None
-    day, today, lead = full.order_on, report.made_at.date(), f"{number_text(full.lead_days)} days"
+    day, today, lead = full.order_on, report.made_at.date(), counted(full.lead_days, "day")
     if day is None:
         return Answer(
-            "Nothing to order yet", f"the disk does not fill up within {full.horizon_days:,} days in 9 of 10 cases."
+            "Nothing to order yet",
+            f"the disk does not fill up within {counted(full.horizon_days or 0, 'day')} in 9 of 10 cases.",
         )
     if day < today:
         late = (today - day).days
@@ -310,7 +311,7 @@ def cost_answer(report: CapacityReport) -> Answer | None:
     )
     sizes = "; ".join([now, *after])
     return Answer(
-        f"Growth of {costs[0][0].days:,} days costs {price_text(costs[0][1].mid)}",
+        f"Growth of {counted(costs[0][0].days, 'day')} costs {price_text(costs[0][1].mid)}",
         f"{sizes}. All copies are counted, at {number_text(price)} per TB of disk. In brackets: 80 % intervals.",
     )
 
@@ -324,7 +325,7 @@ def tier_answers(report: CapacityReport) -> dict[str, Answer]:
             continue
         days = f"the first disk is full in {days_text(first)}"
         if math.isinf(first.days.mid):
-            days = f"the disks do not fill within {first.horizon_days:,} days"
+            days = f"the disks do not fill within {counted(first.horizon_days or 0, 'day')}"
         if report.now.first is not None:
             days += f" (as now: {days_text(report.now.first)})"
         found[f"Scenario {each.change.name!r}"] = Answer(days_text(first), f"{days}; {cold_text(cold)}.")
@@ -346,8 +347,8 @@ def verdict_text(report: CapacityReport) -> str | None:
     if verdict is None:
         return None
     if verdict.failed:
-        return f"not all disks last {number_text(verdict.asked_days)} days: {'; '.join(verdict.reasons)}"
-    return f"all disks last {number_text(verdict.asked_days)} days (early end of the 80 % interval)"
+        return f"not all disks last {counted(verdict.asked_days, 'day')}: {'; '.join(verdict.reasons)}"
+    return f"all disks last {counted(verdict.asked_days, 'day')} (early end of the 80 % interval)"
 
 
 def level_name(level: Level) -> str:
@@ -371,7 +372,7 @@ def level_range(level: Level) -> str:
     if level.days is not None and level.days.high_95 == 0:
         return ""
     if low is None:
-        return f"not in {level.horizon_days:,} days"
+        return f"not in {counted(level.horizon_days or 0, 'day')}"
     return f"{low} or later" if high is None else f"{low} to {high}"
 
 
@@ -380,7 +381,7 @@ def _reached_text(level: Level) -> str:
     if level.days.high_95 == 0:
         return f"already {level_name(level)}"
     if math.isinf(level.days.low_80):
-        return f"{level_name(level)} not within {level.horizon_days:,} days"
+        return f"{level_name(level)} not within {counted(level.horizon_days or 0, 'day')}"
     between = f"{level_name(level)} on {on_text(level)} ({level_range(level)})"
     return between if math.isfinite(level.days.mid) else f"{level_name(level)} on {level_range(level)}"
 

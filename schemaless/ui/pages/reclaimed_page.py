@@ -73,7 +73,7 @@ def _answers(report: ReclaimedReport) -> str:
         if total.file.rebuilt is None:
             text = "files; not rebuilt yet, so no disk space has been freed"
         elif total.rebuilt_shards < total.shards:
-            text = f"files, {total.rebuilt_shards} of {total.shards} shards rebuilt"
+            text = f"files, {total.rebuilt_shards} of {counted(total.shards, 'shard')} rebuilt"
         else:
             text = f"files, rebuilt: {_less(total.file.before, total.file.last)}"
         answers.append((f"{bytes_text(total.file.before)} → {bytes_text(total.file.last)}", text))
@@ -158,7 +158,7 @@ def _every_shard(shards: Sequence[Part]) -> str:
                 )
         columns.append(f"<g><title>{escape(title)}</title>{drawn}</g>")
     numbers = [part.name.removeprefix("shard ") for part in shards]
-    label = f"File length of each of {len(shards)} shards: before, after the run, and after a rebuild"
+    label = f"File length of each of {counted(len(shards), 'shard')}: before, after the run, and after a rebuild"
     return (
         f'<p class="soft">File length of each shard; the highest bar is {escape(bytes_text(widest))}.</p>'
         f'<svg viewBox="0 0 {len(shards)} 100" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
