@@ -17,7 +17,7 @@ from schemaless.ops.jobs.job import ClusterState, Job, ShardState
 from schemaless.ops.jobs.status import Eta, JobStatus
 from schemaless.ui.terminal import job_progress, output
 from schemaless.ui.terminal.output import progress, speed_text
-from schemaless.ui.terminal.progress import ProgressLine, amount_text, rate_text
+from schemaless.ui.terminal.progress import ProgressLine, amount_text, duration, rate_text
 from tests.cases import each
 from tests.faults.kinds import ONE_KIND
 from tests.ops.migrate.originals import TEXTS, load
@@ -94,6 +94,11 @@ def test_amounts_are_scaled_alike(done, total, unit, text):
 def test_a_rate_is_in_the_unit_in_which_it_can_be_read(per_s, unit, text):
     """Shards that take minutes each are not done at 0 a second."""
     assert rate_text(per_s, unit) == text
+
+
+def test_an_age_by_a_clock_that_is_behind_is_not_negative():
+    """The status page measures the age of the newest measurement, whose time is the server's, by its own clock."""
+    assert duration(-7_200) == duration(0) == "0.0 s"
 
 
 @pytest.mark.parametrize(("mb_per_s", "text"), [(3.94, "3.9 MB/s"), (0.1, "0.1 MB/s"), (0.02, "20 kB/s")])

@@ -67,9 +67,9 @@ def waited_text(waited_s: Mapping[str, float]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in its largest unit, such as ``1.5 h``."""
+    """Format a duration in its largest unit, such as ``1.5 h``; an age by a clock that is behind counts as 0."""
     if seconds < 10:
-        return f"{seconds:.1f} s"
+        return f"{max(0.0, seconds):.1f} s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
