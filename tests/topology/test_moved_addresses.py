@@ -195,6 +195,7 @@ def test_set_primary_to_the_same_address_makes_programs_connect_again(address, c
     assert "leads to another server than before" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("address-lost")
 def test_workers_listen_to_the_server_that_an_address_leads_to_now(address, eventually):
     """The old server's binary log goes on without new cells."""
@@ -268,6 +269,7 @@ def test_with_claims_the_server_at_an_address_has_to_be_adopted(address, flavour
         assert store.put_cell(row, "BASE", 3, {"n": 3}).added_id > 1 << 20
 
 
+@pytest.mark.long
 def test_a_server_that_is_read_only_still_says_so(address, replicated):
     """If the address leads to the same server, the write fails with the server's error, and reads continue."""
     row = row_of(0)

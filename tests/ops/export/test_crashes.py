@@ -97,6 +97,7 @@ def test_a_crash_at_any_step_leaves_every_row_once(tmp_path, work, stride):
     assert count > 30 // stride
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("export-once")
 def test_a_rename_before_the_sync_is_found(tmp_path):
     """A control: power fails between the two, and a listed file is cut."""
@@ -104,6 +105,7 @@ def test_a_rename_before_the_sync_is_found(tmp_path):
     assert any("is not what the manifest says" in fault or "is damaged" in fault for fault in found)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("export-once")
 def test_a_manifest_before_its_file_is_found(tmp_path, monkeypatch):
     """A control: the file is listed when it is announced, and the process dies before it is there."""

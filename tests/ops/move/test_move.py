@@ -242,6 +242,7 @@ def test_reads_and_writes_during_a_move(client, mover, rows, url):
     assert followed == sorted(written.values())
 
 
+@pytest.mark.long
 def test_followers_and_parked_cells_are_moved(client, mover, rows):
     """They stay unchanged except for the epoch, which is raised so that no previous owner changes anything."""
     client.put_cell(next(rows), "BASE", 1, 1)
@@ -407,6 +408,7 @@ def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, n
     assert list(given) == [put.added_id for put in there]
 
 
+@pytest.mark.long
 def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mover, rows, monkeypatch):
     """Frozen before DROP DATABASE: the mover that brings the shard back has killed its session."""
     client.put_cell(next(rows), "BASE", 1, 1)

@@ -63,6 +63,7 @@ def test_verify_compares_a_moved_shard_again(client, url, new_row, invoke, caplo
     assert f"1 cell missing from the moved shard, by added_id: {puts[2].added_id}" in said.err
 
 
+@pytest.mark.long
 def test_an_abort_killed_after_its_last_shard_is_continued_by_the_same_command(client, monkeypatch, request):
     """The job is done by then, but was not recorded as cancelled."""
     url, call, change = request.getfixturevalue("url"), request.getfixturevalue("invoke"), JobStore.change_state

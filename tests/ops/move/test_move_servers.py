@@ -41,6 +41,7 @@ def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, cl
     assert bench.check(job) == "verified"
 
 
+@pytest.mark.long
 def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers, client, monkeypatch):
     """The error says what to do, and the shard is not retried."""
     job = bench.begin()

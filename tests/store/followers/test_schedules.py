@@ -18,6 +18,7 @@ def test_no_schedule_of_deaths_sleepers_and_resets_misses_a_cell():
     assert min(outcome.deaths, outcome.sleeps, outcome.resets, outcome.parked, outcome.repeated) > 200
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("follower-at-least-once")
 @pytest.mark.parametrize("variant", CONTROLS)
 def test_each_omitted_safeguard_is_detected(variant):

@@ -27,6 +27,7 @@ def test_deaths_alone_leave_nothing_behind():
     assert outcome.deaths > 500
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("index-late")
 @pytest.mark.parametrize("variant", CONTROLS)
 def test_each_omitted_safeguard_is_detected(variant):
