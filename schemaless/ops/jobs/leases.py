@@ -86,9 +86,9 @@ def seconds(value: Any) -> float | None:
 
 
 def seconds_left(value: Any, most_s: float) -> float | None:
-    """Convert the time left of a lease; one that ends later than a new one would has expired (see ``parts.leased``)."""
+    """Convert the time left of a lease; one that ends much later than a new one has expired (see ``parts.leased``)."""
     left_s = seconds(value)
-    return left_s if left_s is None or left_s <= most_s else 0.0
+    return left_s if left_s is None or left_s <= 2 * most_s else 0.0
 
 
 def parse_time(value: str) -> datetime:

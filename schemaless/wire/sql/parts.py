@@ -156,9 +156,10 @@ def later(seconds: float) -> bytes:
 def leased(column: bytes, most_s: float) -> bytes:
     """Return the condition that a lease of up to ``most_s`` seconds is valid.
 
-    A server whose clock was set back, or a promoted one whose clock is behind, has some that end later than that.
+    A server whose clock was set back, or a promoted one whose clock is behind, has some that end much later than that.
+    A clock that was set back by less ends no lease, because its runner may be alive.
     """
-    return b"%b BETWEEN %b AND %b" % (column, NOW, later(most_s))
+    return b"%b BETWEEN %b AND %b" % (column, NOW, later(2 * most_s))
 
 
 def numbers(values: Iterable[int]) -> bytes:
