@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="*", default=[])
     parser.add_argument("--engine", nargs="*", choices=FLAVOURS, default=list(FLAVOURS))
     parser.add_argument("--copies", type=int, default=1, help="row keys of each document of --data")
+    parser.add_argument("--times", type=int, default=1, help="row keys of each version, copied by the server")
     parser.add_argument("--trips", type=int, default=25)
     parser.add_argument("--versions", type=int, default=200, help="versions of each trip")
     parser.add_argument("--points", type=int, default=275, help="points of a trip in which one field changes")
@@ -78,7 +79,7 @@ def main() -> None:
                 histories = trips(arguments.trips, arguments.versions, points, grows=grows)
             with private_servers(FLAVOURS[engine], 1, {"skip-log-bin": "1"}, engine=engine) as (server,):
                 print(f"\n{name}, {server.flavour} {server.version}, {engine}")
-                measure(server, engine, histories, arguments.rounds, arguments.migrations)
+                measure(server, engine, histories, arguments.times, arguments.rounds, arguments.migrations)
 
 
 def read(path: Path) -> list[History]:
@@ -117,17 +118,21 @@ def trips(count: int, versions: int, point_count: int, *, grows: bool) -> list[H
     return made
 
 
-def measure(server: LocalServer, engine: str, histories: Sequence[History], rounds: int, migrations: int) -> None:
+def measure(
+    server: LocalServer, engine: str, histories: Sequence[History], times: int, rounds: int, migrations: int
+) -> None:
     """Load the histories, and print sizes and ratios."""
     stores = {}
     for side in ("text", *SPECS):
         schemaless.create(side, 1, [server.url], engine=engine)
-        stores[side] = schemaless.connect(database_url(server.url, side), read_timeout_s=600)
+        stores[side] = schemaless.connect(database_url(server.url, side), read_timeout_s=1800)
         cells = stored_cells(histories)
         while part := list(itertools.islice(cells, 200)):
             stores[side].put_stored_cells(part, trusted=True)
-    count = sum(map(len, histories))
-    print(f"  {len(histories):,} documents, {count:,} versions")
+        if times > 1:
+            multiply(stores[side], times)
+    count = sum(map(len, histories)) * times
+    print(f"  {len(histories) * times:,} documents, {count:,} versions")
     print_migrations(server, stores, count, migrations)
     for side, store in stores.items():
         rebuild(store)
@@ -162,6 +167,28 @@ def stored_cells(histories: Sequence[History]) -> Iterator[NewStoredCell]:
     for at, row_key, number, body in sorted(cells, key=lambda cell: cell[0]):
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         yield NewStoredCell(row_key, COLUMN, number, text, datetime.fromtimestamp(at, UTC))
+
+
+def multiply(store: Datastore, times: int) -> None:
+    """Copy each version under further row keys; each version of all documents still comes before the next one."""
+    shards = internals_of(store).shards
+    name = shards.database(0)
+
+    def execute(sql: str) -> None:
+        shards.run(0, lambda connection: connection.execute(sql.encode()), writes=True)
+
+    execute(f"CREATE TABLE `{name}`.loaded LIKE `{name}`.cell")
+    execute(f"INSERT INTO `{name}`.loaded SELECT * FROM `{name}`.cell")
+    execute(f"DELETE FROM `{name}`.cell")
+    columns = "row_key, column_name, ref_key, body, created_at"
+    select = f"SELECT ref_key, MIN(added_id), MAX(added_id) FROM `{name}`.loaded GROUP BY ref_key ORDER BY ref_key"
+    for (number, first, last), copy in itertools.product(shards.rows(0, select.encode()), range(times)):
+        key = f"CONCAT(CHAR((ORD(row_key) + {copy}) MOD 256), SUBSTRING(row_key, 2))"
+        execute(
+            f"INSERT INTO `{name}`.cell ({columns}) SELECT {columns.replace('row_key', key)} "
+            f"FROM `{name}`.loaded WHERE ref_key={number} AND added_id BETWEEN {first} AND {last} ORDER BY added_id"
+        )
+    execute(f"DROP TABLE `{name}`.loaded")
 
 
 def file_bytes(store: Datastore) -> int:
