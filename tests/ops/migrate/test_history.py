@@ -405,7 +405,7 @@ def test_differences_are_written_while_no_erasure_is(fresh_store, migrate_store,
     shard, shards = fresh_store.shard_of(row), by_hand(fresh_store)
     shards.execute(shard, insert_lock_row(shards.database(shard)))
     with schemaless.connect(str(internals_of(migrate_store).url), pool_size=1) as single:
-        updates = BodyUpdates(internals_of(single).shards, shard, full_row_images=True)
+        updates = BodyUpdates(internals_of(single).shards, shard, full_row_images=True, has_bases=True)
         updates.shards.execute(shard, b"SET SESSION innodb_lock_wait_timeout=1")
         with shards.pool_for(shards.node_of(shard)).connection() as eraser, eraser.transaction():
             eraser.rows(lock_log(shards.database(shard)))
