@@ -31,9 +31,9 @@ SEED = 7
 CELLS = 6_000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def own(flavour: str) -> Iterator[LocalServer]:
-    """A server of its own, since its files are measured and compacted as a whole."""
+    """A server for one test, since its files are measured and compacted as a whole."""
     with private_servers(flavour, 1) as (server,):
         yield server
 
