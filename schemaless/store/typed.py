@@ -7,7 +7,9 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
+from itertools import repeat
 from typing import Any, Generic, Protocol
 
 from schemaless.base.keys import cell_key, check_column_name, check_each, row_key_bytes
@@ -242,33 +244,49 @@ def _check_fields(document: Any, loaded: Any, body: JSONDocument) -> None:
     Raises:
         ValueError: some are.
     """
-    pairs = [(document, loaded)]
+    pairs = [(document, loaded, body)]
     while pairs:
-        one, other = pairs.pop()
+        one, other, part = pairs.pop()
         if isinstance(one, dict) and isinstance(other, dict):
-            pairs.extend((item, other[key]) for key, item in one.items() if key in other)
+            pairs.extend((item, other[key], _inside(part, {str(key)})) for key, item in one.items() if key in other)
         elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
-            pairs.extend(zip(one, other, strict=False))
+            parts = part if isinstance(part, list) and len(part) == len(one) else repeat(part)
+            pairs.extend(zip(one, other, parts, strict=False))
         elif (declared := _fields(other)) is not None and (found := _fields(one)) is not None:
-            pairs.extend((getattr(one, name), getattr(other, name)) for name in declared.keys() & found.keys())
-            further = {name for name in found.keys() - declared.keys() if not _is_written(found[name], body)}
+            pairs.extend(
+                (getattr(one, name), getattr(other, name), _inside(part, declared[name]))
+                for name in declared.keys() & found.keys()
+            )
+            # The model itself may have a serializer that writes its fields elsewhere.
+            is_usual = isinstance(part, dict) and (not declared or any(map(part.keys().__and__, declared.values())))
+            written = part.keys() if is_usual else set(_keys(part))
+            further = {name for name in found.keys() - declared.keys() if found[name].isdisjoint(written)}
             if further:
                 raise ValueError(f"{_name_of(type(one))} has further fields ({', '.join(sorted(further))})")
 
 
-def _fields(value: object) -> Mapping[str, set[str]] | None:
+def _fields(value: object) -> dict[str, set[str]] | None:
     """Return the names of the fields of a model, each with those in a body; None for other values."""
-    found = getattr(type(value), "model_fields", getattr(type(value), "__pydantic_fields__", None))
-    if not isinstance(found, Mapping):
-        return None
-    return {name: {name, str(field.serialization_alias)} for name, field in found.items()}
+    found = getattr(type(value), "model_fields", getattr(type(value), "__pydantic_fields__", {}))
+    names = {field.name: {field.name} for field in fields(value)} if is_dataclass(value) else {}
+    names |= {name: {name} for name in getattr(value, "__pydantic_extra__", None) or ()}
+    if getattr(value, "__pydantic_root_model__", False):
+        names["root"] = set()
+    elif isinstance(found, Mapping):
+        names |= {name: {name, field.serialization_alias or name} for name, field in found.items()}
+    return names if is_dataclass(value) or hasattr(type(value), "__pydantic_validator__") else None
 
 
-def _is_written(names: set[str], body: Any) -> bool:
-    """Return whether a body has one of these keys, at any place: a field may be declared to have a subclass's own."""
-    if isinstance(body, dict):
-        return not names.isdisjoint(body) or any(_is_written(names, item) for item in body.values())
-    return isinstance(body, list) and any(_is_written(names, item) for item in body)
+def _inside(part: Any, names: set[str]) -> Any:
+    """Return the value of one of these keys; the part itself if a serializer has written another shape."""
+    return next((part[name] for name in names if name in part), part) if isinstance(part, dict) else part
+
+
+def _keys(part: Any) -> Iterator[str]:
+    """Yield the keys of a part of a body, at any depth."""
+    for item in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from _keys(item)
+    yield from part if isinstance(part, dict) else ()
 
 
 def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -213,6 +213,26 @@ class PaidEvent(Event):
 class Bill(pydantic.BaseModel):
     events: list[Event]
     last: pydantic.SerializeAsAny[Event] | None = None
+    cents: int = 0
+
+
+@dataclass
+class Stop:
+    street: str
+
+
+@dataclass
+class PaidStop(Stop):
+    cents: int
+
+
+class OpenEvent(Event):
+    model_config = pydantic.ConfigDict(extra="allow")
+
+
+class Round(pydantic.BaseModel):
+    stops: dict[str, Stop] = {}
+    events: pydantic.RootModel[dict[str, Event]] | None = None
 
 
 @pytest.mark.guarantee("refused-before-io")
@@ -225,7 +245,12 @@ def test_what_pydantic_would_write_as_asterisks_or_leave_out_is_not_written(stor
         accounts.put(row, 1, PaidAccount(token="abc", cents=5))
     bills = store.column("BASE", Bill)
     with pytest.raises(InvalidBody, match=r"could not be read back: PaidEvent has further fields \(cents\)"):
-        bills.put(row, 1, Bill(events=[Event(), PaidEvent(cents=5)]))
+        bills.put(row, 1, Bill(events=[Event(), PaidEvent(cents=5)], last=PaidEvent(cents=5), cents=5))
+    rounds = store.column("BASE", Round)
+    with pytest.raises(InvalidBody, match=r"could not be read back: PaidStop has further fields \(cents\)"):
+        rounds.put(row, 1, Round(stops={"cents": Stop("first"), "b": PaidStop("second", 5)}))
+    with pytest.raises(InvalidBody, match=r"could not be read back: OpenEvent has further fields \(cents\)"):
+        rounds.put(row, 1, Round(events={"root": OpenEvent(), "cents": OpenEvent(cents=5)}))
     assert store.get_row(row) == {}
 
     bills.put(row, 2, Bill(events=[Event()], last=PaidEvent(cents=5)))
