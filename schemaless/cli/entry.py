@@ -13,14 +13,14 @@ from schemaless.base.interrupts import is_interrupt, settle_exit_status
 
 
 class _Notes(FileIO):
-    """Standard error; drops what cannot be written, as when its disk is full or its reader has exited.
+    """Standard error; drops what cannot be written, as when its disk is full, or its reader has exited or is slow.
 
     Neither may end a service or a job.
     """
 
     def write(self, data: Any, /) -> int:
         try:
-            return super().write(data)
+            return super().write(data) or len(data)
         except OSError:
             return len(data)
 

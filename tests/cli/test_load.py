@@ -12,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO
 
 import pytest
@@ -504,13 +505,22 @@ def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
 
 
 def test_closed_streams_and_notes_that_cannot_be_written_end_no_command(new_row, fresh_url):
-    """As under a supervisor without streams, and with a log on a full disk."""
-    command = [sys.executable, "-m", "schemaless.cli.entry", "cell", "put", str(new_row()), "BASE", "1", "{}"]
+    """As under a supervisor without streams, with a log on a full disk, and with a reader that is slow."""
+    command = [sys.executable, "-m", "schemaless.cli.entry", "cell", "put", str(new_row()), "BASE", "1"]
     script = '"$@" <&- >&- 2>&- && "$@" 2>/dev/full'
+    environment = {**os.environ, "SCHEMALESS_URL": fresh_url}
+    reader, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(4096))
 
-    done = subprocess.run(["sh", "-c", script, "sh", *command], env={**os.environ, "SCHEMALESS_URL": fresh_url})
+    done = subprocess.run(["sh", "-c", script, "sh", *command, "{}"], env=environment)
+    conflict = subprocess.run([*command, "[]"], env=environment, stderr=full)
 
-    assert done.returncode == 0
+    os.close(reader)
+    os.close(full)
+    assert (done.returncode, conflict.returncode) == (0, 1)
 
 
 def test_dump_to_head_is_quiet(start, dumped, fresh_url):
