@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from schemaless.base.logger import log
-from schemaless.errors import SchemalessError
+from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.store.followers import sql
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.wire.connection import Connection
@@ -46,7 +46,8 @@ class Timing:
     """Intervals and timeouts of workers, in seconds.
 
     Attributes:
-        lease_s: duration of a worker's membership lease.
+        lease_s: duration of a worker's membership lease, at most ``sql.MOST_LEASE_S``: workers take a lease that ends
+            much later for that of a server whose clock was ahead.
         give_up_s: time since a worker's last renewal after which it starts nothing new; below ``lease_s``.
         renew_s: interval between renewals.
         busy_s: duration of a call after which the worker's other shards are reassigned.
@@ -56,6 +57,9 @@ class Timing:
         connect_s: maximum pause before a lost binary log connection is reopened.
         refused_s: pause before reconnecting to a server that refused to send its binary log.
         probation_s: time after which a claimed quarantined shard that has no cells left counts as healthy again.
+
+    Raises:
+        InvalidInput: the lease is too long, or a worker would give up only after its lease has expired.
     """
 
     lease_s: float = 10.0
@@ -67,6 +71,16 @@ class Timing:
     connect_s: float = 5.0
     refused_s: float = 60.0
     probation_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lease_s <= sql.MOST_LEASE_S:
+            raise InvalidInput(
+                f"lease_s must be above 0 and at most {sql.MOST_LEASE_S:,} seconds, got {self.lease_s!r}"
+            )
+        if not 0 < self.give_up_s < self.lease_s:
+            raise InvalidInput(
+                f"give_up_s must be above 0 and below lease_s ({self.lease_s:g} s), got {self.give_up_s!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from schemaless.wire.sql.parts import (
     upsert,
 )
 
-_MOST_LEASE_S: Final = 1_000
-"""Longest lease of a worker, in seconds."""
+MOST_LEASE_S: Final = 1_000
+"""Longest lease of a worker, in seconds; one that ends much later has expired (see ``leased``)."""
 
 UNTRIED: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
 """State of a follower before the first attempt at its next cell."""
@@ -81,7 +81,7 @@ def select_workers(catalog: str) -> bytes:
     """Select worker, followers, remaining seconds of the lease, and published status of live workers."""
     return (
         b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
-        b"WHERE %b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), leased(b"lease_until", _MOST_LEASE_S))
+        b"WHERE %b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), leased(b"lease_until", MOST_LEASE_S))
     )
 
 

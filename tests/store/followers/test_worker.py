@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from contextlib import closing
@@ -15,11 +16,11 @@ from schemaless.ops.move.sql import rewind_follower
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.dispatch import read_batch
-from schemaless.store.followers.membership import Assigned, Member, View, remove_worker
+from schemaless.store.followers.membership import Assigned, Member, Timing, View, remove_worker
 from schemaless.store.followers.ownership import Ownership
 from schemaless.store.followers.rows import FollowerRows, Move
 from schemaless.store.followers.settings import NEW, Settings
-from schemaless.store.followers.sql import ParkedRow
+from schemaless.store.followers.sql import MOST_LEASE_S, ParkedRow
 from schemaless.store.followers.states import PAUSED
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
@@ -52,6 +53,21 @@ def test_a_worker_that_is_in_a_call_for_long_keeps_that_shard_alone():
 
     assert owners == ["free", "free", "free", "busy", "free", "free"]
     assert View((busy,), {}).owner((NAME, 1)) == "busy"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        ({"lease_s": MOST_LEASE_S + 1}, "lease_s must be above 0 and at most 1,000 seconds, got 1001"),
+        ({"lease_s": 0.0}, "lease_s must be above 0"),
+        ({"lease_s": 5.0}, "give_up_s must be above 0 and below lease_s (5 s), got 8.0"),
+    ],
+)
+def test_a_lease_that_other_workers_would_not_accept_is_refused(times, problem):
+    """Instead of workers that take each other for dead, or work on after others have taken over."""
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        Timing(**times)
 
 
 @pytest.mark.mysql
