@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import pymysql
@@ -131,6 +133,15 @@ def reworded(error: E, message: str) -> E:
     return type(error)(message, node=error.node, shard=error.shard, code=error.code)
 
 
+@contextmanager
+def needing(role: str) -> Iterator[None]:
+    """Make refusals within the block name the role that is needed for the work there, whichever table they concern."""
+    try:
+        yield
+    except AccessDenied as denied:
+        raise reworded(denied, _COMMAND.sub(f"'schemaless grants --role {role}'", denied.message)) from denied
+
+
 def error_code(error: BaseException | None) -> int | None:
     """Return the MySQL error number of a driver exception, or None.
 
@@ -207,17 +218,23 @@ _ROLES: Final = (
     # Every role needs this privilege, so no particular role can be suggested.
     (r"primary_claim .*", ""),
     (r"metadata_locks .*", "tail"),
+    (r"(\w+_(incoming|moved|noted)_\w+|shard_move) .*|cell DROP", "move"),
     (r"index_\w+ SELECT", "app"),
-    (r"index_\w+ DROP", "admin"),
+    (r"index_\w+ (ALTER|CREATE|DROP|INDEX)", "admin"),
     (r"(index_\w+|follower|parked|follower_setting|follower_worker) .*", "follow"),
-    (r"erasure\w* .*|erased_cell (?!SELECT).*", "erase"),
+    (r"(erasure\w*|legal_hold|retention_policy) .*|erased_cell (?!SELECT).*", "erase"),
     (r"(alembic_version|heartbeat_token) .*", "admin"),
-    (r"(events_transactions_current|threads) .*", "move"),
+    (r"(events_transactions_current|threads|tables_priv|db) .*", "move"),
+    (r"replication_\w+ .*", "admin"),
+    (r"(keyring_component|log)_status .*", "backup"),
+    (r"(capacity_sample|table_io_waits\w+) .*", "measure"),
     (r"\w+ SELECT|cell INSERT", "app"),
     (r"(cell|c) UPDATE|cold_file .*|job\w* .*", "migrate"),
     (r".*", "admin"),
 )
-"""Role that lacks a privilege, by table and command; the first match counts."""
+"""Role that lacks a privilege, by table and command; the first match counts. Jobs know better: see ``needing``."""
+
+_COMMAND: Final = re.compile(r"'schemaless grants(?: --role \w+)?'")
 
 
 def _role(text: str) -> str:

@@ -187,20 +187,23 @@ def test_migrate_gets_the_privilege_names_of_its_server(invoke, fresh_url, flavo
     ("command", "role", "needed"),
     [
         (("migrate", "run", "--execute"), "app", "migrate"),
+        (("rebuild", "--execute"), "app", "move"),
+        (("erase", "run", "uuid5:x", "--reason", "x", "--execute"), "migrate", "erase"),
+        (("retention", "hold", "uuid5:x", "--by", "x", "--reason", "x"), "app", "erase"),
         (("cell", "put", "uuid5:x", "BASE", "1", "{}"), "tail", "app"),
         (("schema", "upgrade"), "app", "admin"),
         (("info",), "nobody", "app"),
     ],
 )
 def test_command_that_lacks_a_privilege_says_which_role_has_it(
-    invoke, accounts, fresh_store, fresh_url, tail_url, by_hand, new_row, command, role, needed
+    invoke, accounts, fresh_store, fresh_url, migrate_url, tail_url, by_hand, new_row, command, role, needed
 ):
     """The error has a command that can be copied."""
     fresh_store.put_stored_cells([schemaless.NewStoredCell(new_row(), "BASE", 1, b"{}")])
     if role == "nobody":
         url = accounts.url("admin", accounts.servers[0], "nothing_of_that_name")
     else:
-        url = fresh_url if role == "app" else tail_url
+        url = {"app": fresh_url, "tail": tail_url}.get(role, migrate_url)
     result = invoke(*command, url=url)
 
     assert result.code == 1

@@ -14,17 +14,17 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.throttle import Thresholds
 
 Kind = Literal["erase", "migrate", "move", "rebuild", "recall", "restore", "retain", "sweep", "tier"]
-_KINDS: Final[dict[str, tuple[str, str]]] = {
-    # kind: (display name, command that runs such jobs)
-    "erase": ("erasure", "erase run"),
-    "migrate": ("migration", "migrate run"),
-    "move": ("move", "shards move"),
-    "rebuild": ("rebuild", "rebuild"),
-    "recall": ("recall", "tier recall"),
-    "restore": ("restore", "migrate restore"),
-    "retain": ("retention run", "retention run"),
-    "sweep": ("sweep", "tier sweep"),
-    "tier": ("tiering run", "tier run"),
+_KINDS: Final[dict[str, tuple[str, str, str]]] = {
+    # kind: (display name, command that runs such jobs, role that their account needs)
+    "erase": ("erasure", "erase run", "erase"),
+    "migrate": ("migration", "migrate run", "migrate"),
+    "move": ("move", "shards move", "move"),
+    "rebuild": ("rebuild", "rebuild", "move"),
+    "recall": ("recall", "tier recall", "migrate"),
+    "restore": ("restore", "migrate restore", "migrate"),
+    "retain": ("retention run", "retention run", "erase"),
+    "sweep": ("sweep", "tier sweep", "migrate"),
+    "tier": ("tiering run", "tier run", "migrate"),
 }
 
 NOT_EXCLUSIVE: Final[frozenset[str]] = frozenset({"erase", "retain"})
@@ -125,6 +125,11 @@ def job_name(kind: Kind) -> str:
 
 def _article(kind: Kind) -> str:
     return f"{'an' if kind == 'erase' else 'a'} {job_name(kind)}"
+
+
+def role_of(kind: Kind) -> str:
+    """Return the role that the account of a kind of job needs."""
+    return _KINDS[kind][2]
 
 
 def start_command(kind: Kind) -> str:

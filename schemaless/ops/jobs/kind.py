@@ -14,7 +14,7 @@ from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import shards_text
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.ops.jobs.driver import Driver
-from schemaless.ops.jobs.job import Job, Kind, RunStarted, check_unfinished, thresholds_of
+from schemaless.ops.jobs.job import Job, Kind, RunStarted, check_unfinished, role_of, thresholds_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.jobs.worker import Work
@@ -22,6 +22,7 @@ from schemaless.ops.jobs.workers import workers
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import opening_of
+from schemaless.wire.errors import needing
 
 _LONGEST_LIST: Final = 100
 
@@ -226,7 +227,7 @@ class JobKind(Generic[S]):
         if job is not None:
             check_unfinished(job, self.name)
         # Workers first: if they cannot be started, no job may remain that blocks other jobs.
-        with workers(count, dask) as pool:
+        with needing(role_of(self.name)), workers(count, dask) as pool:
             if job is None:
                 job, new = self.begin_or_join(store, spec, shards)
             listener(RunStarted(job, new))

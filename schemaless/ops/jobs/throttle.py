@@ -392,9 +392,7 @@ class ClusterWatch:
                 write_token(connection, self._datastore, self.cluster.name, self._writer, token)
             except AccessDenied as refusal:
                 raise reworded(
-                    refusal,
-                    f"{refusal.message}; a job needs this privilege to measure the lag of replicas: 'schemaless grants "
-                    "--role migrate' prints the GRANT",
+                    refusal, f"{refusal.message}; a job needs this privilege to measure the lag of replicas"
                 ) from refusal
             self._written_us.append(now_us)
             self._own_calls += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 
 import pymysql
@@ -15,6 +16,7 @@ from schemaless.schema.creation import catalog_tables
 from schemaless.store.internals import internals_of
 from schemaless.topology.model import Cluster, ShardRange, Topology
 from schemaless.wire.accounts import Account
+from schemaless.wire.errors import translated
 from schemaless.wire.node import Node
 from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
@@ -73,6 +75,33 @@ def test_options_of_grants():
     assert r"GRANT LOCK TABLES ON `trips\_eu\_0000`.* TO 'app'@'10.0.%'" in parts[1].statements
     assert "GRANT SELECT ON `performance_schema`.`metadata_locks` TO 'app'@'10.0.%'" in parts[1].statements
     assert not any("\\" in statement for part in plain for statement in part.statements)
+
+
+@pytest.mark.once
+def test_a_refusal_names_a_role_that_has_the_privilege():
+    """For each table that a role is granted by name; what a role may do on a whole database counts, too."""
+    granted = re.compile(r"GRANT (?P<privileges>.*) ON `(?P<database>.*)`\.[`*]?(?P<table>\w*)`? TO .*")
+    allowed: dict[str, set[tuple[str, str, str]]] = {role: set() for role in ROLES}
+    for role in ROLES:
+        for part in grants(role, APP, TOPOLOGY, CATALOG, indexes=[1]):
+            for match in filter(None, map(granted.fullmatch, part.statements)):
+                database = match["database"].replace("\\", "")
+                for privilege in re.sub(r" \(.*?\)", "", match["privileges"]).split(", "):
+                    allowed[role].add((database, match["table"], privilege))
+    refused = {each for role in ROLES for each in allowed[role] if each[1]}
+    suggested = {}
+    for database, table, privilege in refused:
+        denied = pymysql.err.OperationalError(1142, f"{privilege} command denied to user 'a'@'b' for table '{table}'")
+        role = re.search(r"--role (\w+)'", str(translated(denied, "db-1", None, connecting=False)))
+        suggested[database, table, privilege] = role and role[1]
+        if role is not None:
+            has = allowed[role[1]] & {(database, table, privilege), (database, "", privilege)}
+            assert has, f"{role[1]} may not {privilege} {table}"
+    assert (
+        suggested["trips_eu", "legal_hold", "INSERT"] == suggested["trips_eu", "retention_policy", "UPDATE"] == "erase"
+    )
+    assert suggested["trips_eu", "capacity_sample", "INSERT"] == "measure"
+    assert suggested["trips_eu", "shard_move", "UPDATE"] == "move"
 
 
 def test_only_admin_creates_tables_in_the_catalog_and_others_write_to_theirs():

@@ -14,10 +14,13 @@ import sys
 import threading
 import time
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from dataclasses import replace
 
+import pymysql
 import pytest
 
-from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
+import schemaless
+from schemaless import AccessDenied, InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.base.events import only
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
@@ -27,11 +30,15 @@ from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import reencode
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.rebuild import REBUILD
 from schemaless.ops.migrate.reencode import BlockBounds
+from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import Fault, check
+from schemaless.ops.tier.sweep import SWEEP
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
+from schemaless.wire.errors import translated
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.urls import parse_url
 
@@ -188,6 +195,21 @@ def test_processes_that_cannot_be_started_are_an_error_with_a_remedy():
 
     assert raised.value.errno == errno.EMFILE
     assert "a single worker needs no processes" in str(raised.value)
+
+
+@pytest.mark.parametrize(("kind", "role"), [(MIGRATE, "migrate"), (REBUILD, "move"), (SWEEP, "migrate")])
+def test_a_refusal_in_a_job_names_the_role_of_the_job(accounts, fresh_url, legacy, kind, role):
+    """Not one that has to do with the table, in the error and in what 'job show' says of the shard."""
+    text = "INSERT command denied to user 'x'@'y' for table 'erased_cell'"
+
+    def refused(store, run):
+        raise translated(pymysql.err.OperationalError(1142, text), "db-1", 0, connecting=False)
+
+    with schemaless.connect(accounts.root(fresh_url)) as store:
+        with pytest.raises(AccessDenied, match=f"'schemaless grants --role {role}' prints what"):
+            replace(kind, work=refused, check=lambda *_: None).run(store, kind.spec(), [0])
+        (state,) = JobStore(store).shards(1)
+    assert f"--role {role}'" in state.message
 
 
 def test_calls_that_always_kill_their_worker_end_with_an_error():
