@@ -4,10 +4,11 @@
 
 In each round, an erasure or a retention run, and a migration with or without history, a tier run, a recall, a sweep or
 a move run at the same time. Most of them are killed with -9, and so are their successors and, in some rounds, a server;
-others stall, and go on in the next round. After that, and again after further successors have completed the jobs, every
-version is read and compared with a plain model (tests/ops/jobs/kills.py). After each hundred kills, in the middle of
-which a replica replaces its primary that was killed, files are swept and compared with their list, and harm is done by
-SQL and to files, to see that it is found. Status 1 if anything was wrong.
+others stall, and go on in the next round, or are cancelled, and work on beside their successors for a moment. After
+that, and again after further successors have completed the jobs, every version is read and compared with a plain model
+(tests/ops/jobs/kills.py). After each hundred kills, in the middle of which a replica replaces its primary that was
+killed, files are swept and compared with their list, and harm is done by SQL and to files, to see that it is found.
+Status 1 if anything was wrong.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,9 @@ SPECS = [
     MigrateSpec("json+zlib"),
 ]
 DRAWN = ["migrate"] * 4 + ["tier"] * 4 + ["recall", "recall", "sweep"]
+CANCELLED = "cancelled "
+"""Prefix of the kinds of jobs that were cancelled."""
+
 LONGEST_CHAIN = 3
 """Most deltas in a chain: two, and one more until a migration has gone through all versions of its row."""
 
@@ -98,7 +101,8 @@ class Kills:
 
     Attributes:
         faults: what was wrong so far.
-        killed: number of kills, by kind of job; "server" of servers, "stalled" of processes that go on later.
+        killed: number of kills, by kind of job; "server" of servers, "stalled" of processes that go on later,
+            "cancelled" of jobs.
         codecs: number of bodies found, by codec.
     """
 
@@ -129,7 +133,8 @@ class Kills:
     def round(self, *, fail_over: bool = False) -> None:
         """Start two or three jobs, most of which die, compare, complete the jobs, and compare again.
 
-        A server is killed in some rounds, if there are any that may be; with ``fail_over``, one is replaced.
+        A server is killed in some rounds, if there are any that may be, and a job cancelled in others; with
+        ``fail_over``, a server is replaced.
         """
         self._put(3)
         self._shards().router.again(self._shards().routing)
@@ -145,6 +150,8 @@ class Kills:
         elif struck:
             self._wait(runners.values(), self._chance.randrange(40))
             self._restart(self._chance.randrange(len(self._servers)))
+        elif self._chance.random() < 0.3:
+            self._cancel(jobs, runners)
         for runner in self._stalled:
             runner.resume()
         self._join(runners, *([1] if struck or fail_over else []))
@@ -296,15 +303,20 @@ class Kills:
             chosen |= {key for key in live if key[:2] == whole[:2] and self._chance.random() < 0.8}
         return sorted(chosen)
 
-    def _begin(self, *, movable: bool) -> dict[str, int]:
-        """Begin one job per shard that excludes others, or one of both shards; return them by kind."""
-        drawn = [self._chance.choice(DRAWN), self._chance.choice(DRAWN)]
-        if movable and self._chance.random() < 0.35:
+    def _begin(
+        self, shards: Collection[int] = (STAYS, MOVES), beside: Collection[str] = (), *, movable: bool = True
+    ) -> dict[str, int]:
+        """Begin one job per shard that excludes others, or one of both shards, and none of the kinds ``beside``.
+
+        Returns:
+            The jobs by kind.
+        """
+        drawn = {shard: self._chance.choice([kind for kind in DRAWN if kind not in beside]) for shard in shards}
+        if movable and MOVES in drawn and self._chance.random() < 0.35:
             drawn[MOVES] = "move"
         specs: dict[str, Any] = {"recall": RecallSpec(), "sweep": SweepSpec(0)}
         jobs = {}
-        for kind in {*drawn}:
-            shards = [shard for shard in (STAYS, MOVES) if drawn[shard] == kind]
+        for kind in dict.fromkeys(drawn.values()):
             if kind == "migrate":
                 specs[kind] = self._chance.choice(SPECS)
             elif kind == "tier":
@@ -318,8 +330,28 @@ class Kills:
                 home = internals.topology.cluster_of(MOVES)
                 to = next(each.name for each in internals.topology.clusters if each != home)
                 specs[kind] = MoveSpec(to, accounts=False)
-            jobs[kind] = KINDS[kind].begin_or_join(self.store, specs[kind], shards)[0].job_id
+            chosen = [shard for shard in drawn if drawn[shard] == kind]
+            jobs[kind] = KINDS[kind].begin_or_join(self.store, specs[kind], chosen)[0].job_id
         return jobs
+
+    def _cancel(self, jobs: dict[str, int], runners: dict[str, Runner]) -> None:
+        """Cancel a job, and replace it by others on its shards: its process works on beside them until it notices."""
+        kind = self._chance.choice([kind for kind in jobs if kind != "move"])
+        self._wait([runners[kind]], self._chance.randrange(self._sent[kind]))
+        job_store = JobStore(self.store)
+        job, shards = job_store.job(jobs[kind]), job_store.numbers(jobs[kind])
+        if not job_store.change_state(job.job_id, ("running",), "cancelled", "by a test"):
+            return
+        self.killed["cancelled"] += 1
+        runners[f"{CANCELLED}{kind}"] = runners.pop(kind)
+        del jobs[kind]
+        if kind in ("erase", "retain"):
+            spec = KINDS[kind].spec.of(job)
+            successors = {kind: KINDS[kind].begin_or_join(self.store, spec, shards)[0].job_id}
+        else:
+            successors = self._begin(shards, jobs)
+        jobs |= successors
+        runners |= self._start(successors, may_stall=True)
 
     def _start(self, jobs: Mapping[str, int], *, may_stall: bool = False) -> dict[str, Runner]:
         """Start a process for each job; most of them will die, and some stall until the next round."""
@@ -342,6 +374,7 @@ class Kills:
         until_s = math.inf
         for kind in sorted(runners, key="move".__ne__):
             runner = runners[kind]
+            allowed = (1,) if kind.startswith(CANCELLED) else statuses
             while runner.running and not runner.stalled:
                 if time.monotonic() > until_s:
                     runner.kill()
@@ -349,12 +382,12 @@ class Kills:
             if kind == "move" and runner.killed:
                 until_s = time.monotonic() + 10
             self.killed["stalled" if runner.stalled else kind] += runner.stalled or runner.killed
-            self._sent[kind] = max(self._sent[kind], runner.sent if runner.stalled else runner.join(*statuses))
+            self._sent[kind] = max(self._sent[kind], runner.sent if runner.stalled else runner.join(*allowed))
 
     @staticmethod
     def _wait(runners: Iterable[Runner], steps: int) -> None:
-        """Wait until each of some processes has made a number of steps, or has ended."""
-        while any(runner.running and runner.sent < steps for runner in runners):
+        """Wait until each of some processes has made a number of steps, has stalled, or has ended."""
+        while any(runner.running and not runner.stalled and runner.sent < steps for runner in runners):
             time.sleep(0.002)
 
     def _restart(self, which: int) -> None:
