@@ -64,7 +64,7 @@ specs = st.sampled_from(
     + [("msgpack+zstd", None), ("json+zlib", None), ("legacy", None)]
 )
 BEGIN = datetime.now(UTC)
-LATER = (BEGIN + timedelta(minutes=5)).isoformat()
+LATER = (BEGIN + timedelta(hours=12)).isoformat()
 ages = st.sampled_from([0, 0, 2, 5])
 """How old versions are, or have to be to become cold, in days."""
 
@@ -93,7 +93,8 @@ def document(kind: str, ref_key: int) -> object:
 class History(RuleBasedStateMachine):
     """Compares the versions of a shard with ``model``: their documents as text, or None for erased ones.
 
-    ``held`` has the rows that are under a legal hold, ``saved`` a backup of the shard and of the model.
+    ``held`` has the rows that are under a legal hold, ``saved`` a backup of the shard and of the model, ``dated`` the
+    versions with an earlier time than that of their put, and ``erased`` the targets of erasures.
     """
 
     store: Datastore
@@ -107,6 +108,8 @@ class History(RuleBasedStateMachine):
         self.rows: list[uuid.UUID] = []
         self.held: set[uuid.UUID] = set()
         self.saved: tuple[dict[str, list[Any]], dict[Key, str | None]] | None = None
+        self.dated: set[Key] = set()
+        self.erased: set[tuple[uuid.UUID, str, int | None]] = set()
 
     def _rows(self):
         return (row for row in iter(self.new_row, None) if self.store.shard_of(row) == SHARD)
@@ -123,14 +126,16 @@ class History(RuleBasedStateMachine):
     @rule(place=places, column=columns, batch=batches, codec=codecs, age=ages)
     def put(self, place, column, batch, codec, age=0) -> None:
         """Put new versions, above, between and below others; puts of the same ones change nothing."""
-        created_at = BEGIN - timedelta(age)
+        created_at = BEGIN - timedelta(age) if age else None
         cells = [
             NewCell(self.rows[place], column, ref_key, document(kind, ref_key), created_at=created_at)
             for ref_key, kind in batch.items()
             if (self.rows[place], column, ref_key) not in self.model
         ]
         self.store.put_cells(cells, codec=codec)
-        self.model |= {(cell.row_key, cell.column_name, cell.ref_key): repr(cell.body) for cell in cells}
+        put = {(cell.row_key, cell.column_name, cell.ref_key): repr(cell.body) for cell in cells}
+        self.model |= put
+        self.dated = self.dated | put.keys() if age else self.dated - put.keys()
 
     @rule(to=specs | st.just(("msgpack+zlib", True)))
     def migrate(self, to) -> None:
@@ -176,7 +181,10 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.saved and not self.held)
     @rule()
     def restore(self) -> None:
-        """Restore the shard, and erase again what was erased since the backup; later versions are lost."""
+        """Restore the shard, and erase again what was erased since the backup; later versions are lost.
+
+        Versions that were put after their erasure, with an earlier time, are erased with the others.
+        """
         shards = internals_of(self.store).shards
         assert self.saved
         tables, model = self.saved
@@ -187,7 +195,10 @@ class History(RuleBasedStateMachine):
                 shards.execute(SHARD, b"INSERT INTO %b VALUES (%b)" % (table, b",".join(map(literal, row))))
         replay(self.store, undone(self.store), Thresholds())
         assert undone(self.store) == []
-        self.model = {key: body and self.model.get(key) for key, body in model.items()}
+        dated = {key for key in self.dated if not self.erased.isdisjoint({key, (*key[:2], None)})}
+        self.model = {key: body and self.model.get(key) for key, body in model.items()} | dict.fromkeys(
+            dated & model.keys()
+        )
 
     def _erasure(self, data) -> Callable[[], object] | None:
         """Return a call that erases a version, some of them or a row, and record what it erases."""
@@ -203,6 +214,7 @@ class History(RuleBasedStateMachine):
         keys = [key for key in live if key[:2] == (row, column) and (whole or key[2] == ref_key)]
         self.model |= dict.fromkeys(keys)
         version = None if whole else ref_key
+        self.erased.add((row, column, version))
 
         def erase() -> None:
             number = self.store.erase(row, column, version, reason="test").number
