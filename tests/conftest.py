@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -204,13 +205,16 @@ def servers(flavour: str) -> Iterator[list[LocalServer]]:
 def replicated(flavour: str) -> Iterator[LocalServer]:
     """A private server with one replica, for the whole session; tests leave them replicating.
 
-    Their processes are in a time zone other than UTC, on which nothing may depend.
+    Their processes are in a time zone other than UTC, where summer time begins in twelve hours; nothing may depend on
+    it.
     """
     if _ON_FOREIGN:
         pytest.skip(PRIVATE_ONLY)
+    summer = datetime.now(UTC) + timedelta(hours=9 + 12)
+    day = summer.timetuple().tm_yday - 1
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TZ", "EAST-9")
+            patch.setenv("TZ", f"EAST-9SUMMER,{day}/{summer:%H:%M:%S},{(day + 100) % 365}/0")
             (primary,) = stack.enter_context(private_servers(flavour, 1, replicas=1))
         yield primary
 

@@ -29,12 +29,10 @@ _AGE: Final = b"MAX(COALESCE(e.TIMER_WAIT/1e12,t.PROCESSLIST_TIME,0))"
 _OPEN: Final = (
     b"LEFT JOIN performance_schema.events_transactions_current AS e ON e.THREAD_ID=t.THREAD_ID AND e.STATE='ACTIVE'"
 )
-_NOW_MARIADB: Final = b"CONVERT_TZ(NOW(6),'+00:00','SYSTEM')"
-"""The current time as in INNODB_TRX: in the time zone of the server's process, whatever the session's."""
+_BEGAN_MARIADB: Final = b"CONVERT_TZ(e.trx_started,'SYSTEM','+00:00')"
+"""When a transaction began, which INNODB_TRX says in the time zone of the server's process, whatever the session's."""
 
-_AGE_MARIADB: Final = (
-    b"MAX(COALESCE(TIMESTAMPDIFF(MICROSECOND,e.trx_started,%b)/1e6,t.PROCESSLIST_TIME,0))" % _NOW_MARIADB
-)
+_AGE_MARIADB: Final = b"MAX(COALESCE(TIMESTAMPDIFF(MICROSECOND,%b,NOW(6))/1e6,t.PROCESSLIST_TIME,0))" % _BEGAN_MARIADB
 _AGE_UNKNOWN: Final = b"MAX(COALESCE(t.PROCESSLIST_TIME,0))"
 _OPEN_MARIADB: Final = b"LEFT JOIN information_schema.INNODB_TRX AS e ON e.trx_mysql_thread_id=t.PROCESSLIST_ID"
 
@@ -49,11 +47,11 @@ def select_transactions(older_than_s: float, last: str = "", *, mariadb: bool) -
     """
     if mariadb:
         return (
-            b"SELECT p.ID, CONCAT(p.USER,'@',p.HOST), TIMESTAMPDIFF(SECOND,e.trx_started,%b) AS age "
+            b"SELECT p.ID, CONCAT(p.USER,'@',p.HOST), TIMESTAMPDIFF(SECOND,%b,NOW()) AS age "
             b"FROM information_schema.INNODB_TRX AS e JOIN information_schema.PROCESSLIST AS p "
             b"ON p.ID=e.trx_mysql_thread_id WHERE p.ID<>CONNECTION_ID() AND COALESCE(p.INFO,'') NOT LIKE 'ALTER%%' "
-            b"AND e.trx_started<%b - INTERVAL %d MICROSECOND ORDER BY p.USER=%b, age DESC LIMIT %d"
-            % (_NOW_MARIADB, _NOW_MARIADB, round(older_than_s * 1e6), text(last), _MOST)
+            b"AND %b<NOW() - INTERVAL %d MICROSECOND ORDER BY p.USER=%b, age DESC LIMIT %d"
+            % (_BEGAN_MARIADB, _BEGAN_MARIADB, round(older_than_s * 1e6), text(last), _MOST)
         )
     return (
         b"SELECT t.PROCESSLIST_ID, %b, e.TIMER_WAIT/1e12 AS age "

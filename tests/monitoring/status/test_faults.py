@@ -48,6 +48,7 @@ from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.supervision import prepare
 from schemaless.topology.model import Cluster
 from schemaless.wire.node import Node
+from schemaless.wire.transactions import OpenTransaction, open_transactions
 from tests.accounts import accounts_on, connect
 from tests.monitoring.metrics.test_dashboard import ALERTS
 from tests.promotion import read_only, semi_synchronous, sql, word
@@ -159,6 +160,29 @@ def test_a_lock_that_the_write_waits_for_is_named_with_its_session(watched, repl
     assert none == []
     assert [each.severity for each in dumping.findings if each.command == found[0].command] == ["notice"]
     assert gauges(dumping)["old_transaction_seconds"] == max(others, default=0)
+
+
+@pytest.mark.twice
+def test_the_age_of_a_transaction_does_not_depend_on_summer_time(watched, replicated, eventually):
+    """MariaDB shows its beginning in local time. It is looked at an hour after the clocks have changed."""
+    found: list[OpenTransaction] = []
+
+    def is_open() -> bool:
+        time.sleep(0.2)  # MariaDB renews its list only if it has not been read for 0.1 s.
+        found[:] = [each for each in open_transactions(connection, 0) if each.thread == idle]
+        return bool(found)
+
+    with (
+        session(replicated, "BEGIN", "SELECT COUNT(*) FROM beats.cluster") as idle,
+        schemaless.connect(watched) as store,
+        internals_of(store).catalog.connection() as connection,
+    ):
+        later_s = 13 * 3_600 if connection.is_mariadb else 0
+        if later_s:
+            connection.execute(b"SET timestamp=%d" % (time.time() + later_s))
+        eventually(is_open, "the transaction is listed")
+
+    assert 0 <= found[0].age_s - later_s < 1_800
 
 
 def test_a_write_that_hangs_is_reported_and_no_connections_pile_up_behind_it(watched, replicated, eventually):
