@@ -26,9 +26,12 @@ class _Notes(FileIO):
 
 
 def _settle_streams() -> None:
-    """Open closed standard streams, so that no connection gets their descriptors, and prepare standard error."""
+    """Open closed standard streams, so that no connection gets their descriptors, and prepare standard error.
+
+    Worker processes inherit them.
+    """
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
-        pass
+        os.set_inheritable(number, True)
     os.close(number)
     sys.stdin, sys.stdout = sys.stdin or os.fdopen(0), sys.stdout or os.fdopen(1, "w")
     encoding = getattr(sys.stderr, "encoding", None)

@@ -517,10 +517,16 @@ def test_closed_streams_and_notes_that_cannot_be_written_end_no_command(new_row,
 
     done = subprocess.run(["sh", "-c", script, "sh", *command, "{}"], env=environment)
     conflict = subprocess.run([*command, "[]"], env=environment, stderr=full)
+    child = "import os; [os.fstat(number) for number in range(3)]"
+    parent = (
+        "import os, sys; from schemaless.cli.entry import _settle_streams; _settle_streams(); "
+        f"os.execv(sys.executable, ['-', '-c', {child!r}])"
+    )
+    inherited = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", parent])
 
     os.close(reader)
     os.close(full)
-    assert (done.returncode, conflict.returncode) == (0, 1)
+    assert (done.returncode, conflict.returncode, inherited.returncode) == (0, 1, 0)
 
 
 def test_dump_to_head_is_quiet(start, dumped, fresh_url):
