@@ -4,11 +4,13 @@ A catalog that was restored on another server still names the servers of the ori
 (``CatalogEntry.require_home``). The steps here are: checks, which read the new servers only; an incarnation of its own,
 so that it deletes no cold file of the original; erasures, repeated while no other program can open the datastore;
 claims on the new servers; the new servers in the catalog, in one transaction. If a call is interrupted before that
-transaction, the catalog is still refused, and the call can be repeated.
+transaction, the catalog is still refused, and the call can be repeated. The repetition keeps the incarnation, because
+its cold files would belong to no datastore otherwise: their objects would never be deleted.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -22,6 +24,7 @@ from schemaless.ops.failover.change import Change, on_datastore, require_same_sy
 from schemaless.ops.failover.promotion import last_claim, make_claim
 from schemaless.ops.failover.sql import update_incarnation
 from schemaless.schema.databases import databases_like
+from schemaless.store.cold.settings import ColdSettings
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
 from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_clusters
@@ -53,7 +56,7 @@ def restored(
     """Give a datastore whose catalog was copied, for instance restored from a backup, its own servers.
 
     The new servers must accept writes and have every shard. No server of the original is contacted, unless
-    ``replaces_original`` allows it. If a call is interrupted, repeat it.
+    ``replaces_original`` allows it. If a call is interrupted, repeat it; it continues with the same cold store.
 
     Args:
         url: the datastore's URL, with the server that the catalog was copied to.
@@ -97,16 +100,34 @@ def restored(
                 f"the catalog is on {change.url.node}, which is none of the servers given; restore it on the primary "
                 "of one of the clusters. Nothing was written"
             )
-        is_copy = changed and not replaces_original
-        if is_copy:
+        is_copy, catalog = changed and not replaces_original, change.pool(change.url.node)
+        cold = ColdSettings(lambda: catalog, before.name).store()
+        is_continued = cold is not None and changed and cold.incarnation == _incarnation(change, cold.incarnation)
+        if is_continued and replaces_original:
+            raise TopologyError(
+                f"an earlier call without --replaces-original began to make {before.name!r} a copy, which does not own "
+                "the original's cold files any more: repeat it without this option, or restore the catalog again. "
+                "Nothing was written"
+            )
+        if is_copy and not is_continued:
             # Before erasures are repeated: the cold files that the copy lists belong to the original, which needs them.
-            change.pool(change.url.node).execute(update_incarnation(before.name, secrets.token_hex(16)))
+            catalog.execute(update_incarnation(before.name, _incarnation(change, secrets.token_hex(16))))
         _erase(change, after, erase, has_new_cold=is_copy)
         if changed:
             clusters = [_claimed(change, cluster) if cluster.epoch else cluster for cluster in after.clusters]
-            write_clusters(change.pool(change.url.node), before, clusters, {})
+            write_clusters(catalog, before, clusters, {})
             after = replace(after, clusters=tuple(clusters))
         return Restored(after, changed)
+
+
+def _incarnation(change: Change, random: str) -> str:
+    """Return an incarnation that begins like a random number, and shows that this server was given it.
+
+    The rest depends on the topology's token, too, which changes when the datastore gets its servers: a backup of it
+    that is restored on the same server gets another incarnation, because it may have moved in the meantime.
+    """
+    given = f"{random[:16]} {change.entry.server} {(change.entry.token or b'').hex()}"
+    return random[:16] + hashlib.sha256(given.encode()).hexdigest()[:16]
 
 
 def _is_any(recorded: Iterable[str], server: str | None) -> bool:

@@ -235,8 +235,11 @@ class ShardFiles:
             last_event: the last event of the log of erased cells; an object that is gone has no documents.
 
         Returns:
-            False if the listed one is not live any more.
+            False if the listed one is not live any more, or a file of another name has the generation.
         """
+        rows = [row for row in self.all(file_id=successor.file_id) if row.generation == successor.generation]
+        if any(row.token != successor.token and row.state != "deleted" for row in rows):
+            return False
         gone = sql.update_file(
             self._database,
             replaces.file_id,

@@ -78,7 +78,7 @@ class ColdSettings:
         datastore: name of the datastore.
 
     Attributes:
-        is_new: no file of the datastore's incarnation can exist, because it is being given one.
+        is_new: the datastore is being given its incarnation, so no file of it is looked for that shards do not list.
     """
 
     def __init__(self, catalog: Callable[[], NodePool], datastore: str) -> None:

@@ -17,6 +17,7 @@ from schemaless.wire.sql.parts import (
     insert,
     numbers,
     table,
+    term,
     text,
     update,
     upsert,
@@ -134,9 +135,17 @@ def insert_known_file(database: str, values: Mapping[str, Term], *, ignore: bool
 
 
 def update_writing_file(database: str, values: Mapping[str, Term]) -> bytes:
-    """Give the row of a file that is listed as being written the values of ``insert_known_file``."""
-    key = {name: values[name] for name in ("file_id", "generation", "token")}
-    return update(table(database, b"cold_file"), {**values, "changed_at": NOW}, state="writing", **key)
+    """Give the row of a file that is listed as being written the values of ``insert_known_file``.
+
+    So is given that of a deleted file of another name, as an interrupted rewriting leaves it.
+    """
+    key = {name: values[name] for name in ("file_id", "generation")}
+    token = term(values["token"])
+    return b"%b AND (state='writing' AND token=%b OR state='deleted' AND token<>%b)" % (
+        update(table(database, b"cold_file"), {**values, "changed_at": NOW}, **key),
+        token,
+        token,
+    )
 
 
 def update_file(

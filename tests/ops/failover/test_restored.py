@@ -252,10 +252,11 @@ def test_a_backup_is_restored_beside_production_which_is_not_touched(url, shell,
             incarnations.extend(sql(drill[0], f"SELECT incarnation FROM `{name}`.cold_store"))
             raise KeyboardInterrupt
 
-        with pytest.raises(KeyboardInterrupt):
-            restored(copy, {"cluster-1": at(drill[0]), "cluster-2": at(drill[1])}, interrupted)
-        assert len(incarnations) == 1
-        assert ("production",) not in incarnations
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                restored(copy, {"cluster-1": at(drill[0]), "cluster-2": at(drill[1])}, interrupted)
+        assert len(incarnations) == 2
+        assert len({*incarnations, ("production",)}) == 2
         with pytest.raises(CatalogCopied):
             schemaless.connect(copy)
 

@@ -16,11 +16,13 @@ import pytest
 
 from schemaless import ColdBodyMissing, Datastore, JobConflict, NewCell
 from schemaless.codec.envelope import is_reference
-from schemaless.ops.erasure import job
+from schemaless.errors import TopologyError
+from schemaless.ops.erasure import cold_files, job
 from schemaless.ops.erasure.job import ErasureSpec, finish_erasure
 from schemaless.ops.erasure.receipt import receipt
 from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.erasure.verify import verify as verify_erasure
+from schemaless.ops.failover import restored as failover
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate.verify import check
@@ -76,7 +78,11 @@ def marker(row: uuid.UUID) -> str:
 def cold_texts(folder: Path) -> Iterator[str]:
     """Yield the documents in all objects of the cold store, of whatever generation and state."""
     for path in objects(folder):
-        yield from map(str, pq.ParquetFile(path).read()["body"].to_pylist())
+        yield from texts_in(path)
+
+
+def texts_in(path: Path) -> Iterator[str]:
+    yield from map(str, pq.ParquetFile(path).read()["body"].to_pylist())
 
 
 def places_of(row: uuid.UUID, store: Datastore, root: Shards, folder: Path) -> set[str]:
@@ -241,6 +247,69 @@ def test_a_restored_database_reads_whatever_was_not_erased(
     assert replaces_original or before <= objects(cold_folder)
     RECALL.run(migrate_store, RecallSpec())
     assert all(fresh_store.get_cell(row, "BASE", 1).body == marked(row) for row in kept[1:])
+
+
+@pytest.fixture
+def prepared(accounts: Any, fresh_url: str, fresh_store: Datastore, root: Shards) -> Callable[..., failover.Restored]:
+    """Prepare the datastore as if it were a copy of another one: repeat its erasures, and give it its servers."""
+    internals = internals_of(fresh_store)
+    clusters = internals.topology.clusters
+    urls = {cluster.name: f"mysql:///?unix_socket={cluster.primary.socket}" for cluster in clusters}
+    of_original = f"UPDATE `{fresh_store.name}`.node SET server='another', socket=CONCAT(socket,'.original')"
+    root.pool_for(internals.catalog.node).execute(of_original.encode())
+
+    def prepare(**options: Any) -> failover.Restored:
+        def again(store: Datastore) -> None:
+            replay(store, undone(store), Thresholds())
+
+        return failover.restored(accounts.root(fresh_url), urls, again, **options)
+
+    return prepare
+
+
+@pytest.mark.guarantee("restored-datastore", "erasure-cold")
+def test_a_copy_is_prepared_beside_an_original_that_has_erased_since(
+    fresh_store, erase_store, migrate_store, root, rows, spec, cold_folder, monkeypatch, request
+):
+    """Interrupted calls leave no file, whether it was being written or live; nothing of the original is deleted."""
+    TIER.run(migrate_store, spec)
+    back_up(root)
+    erase(erase_store, *rows[8:20])  # all of a shard, and half of the next
+    internals_of(erase_store).erasures.ledger.intend(REASON, [target(row) for row in rows[:8:2]])
+    restore(root, erase_store, replaces_original=True)
+    internals = internals_of(fresh_store)
+    original, of_original = internals.cold.store().incarnation, objects(cold_folder)
+    prepare = request.getfixturevalue("prepared")
+
+    for place, name in ((cold_files, "put_object"), (ShardFiles, "publish")):
+        done = getattr(place, name)
+
+        def interrupt(*arguments: object, done: Any = done, **options: object) -> None:
+            done(*arguments, **options)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                prepare()
+        with pytest.raises(TopologyError, match="without --replaces-original began to make"):
+            prepare(replaces_original=True)
+    assert prepare().changed
+
+    internals.shards.router.again(internals.shards.routing)
+    assert verify(migrate_store, SHARDS).faults == []
+    assert all(fresh_store.get_cell(row, "BASE", 1) is None for row in (*rows[:8:2], *rows[8:20]))
+    assert all(fresh_store.get_cell(row, "BASE", 1).body == marked(row) for row in (*rows[1:8:2], *rows[20:]))
+    assert erase(erase_store, rows[1])
+    for _ in range(2):
+        SWEEP.run(migrate_store, SweepSpec(0))
+    own, left = internals.cold.store().incarnation, objects(cold_folder)
+    assert of_original <= left
+    assert {path.relative_to(cold_folder).parts[0] for path in left} == {own, original}
+    # A sweep condemns what is being written after a day.
+    kept = {file.name for shard in SHARDS for file in ShardFiles(root, shard).all("live", "writing")}
+    assert {str(path.relative_to(cold_folder)) for path in left - of_original} <= kept
+    assert marker(rows[1]) not in "".join(text for path in left - of_original for text in texts_in(path))
 
 
 @pytest.mark.guarantee("cold-verified")
