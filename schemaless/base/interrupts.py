@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,14 +16,32 @@ def is_interrupt(error: BaseException) -> bool:
     Python before 3.12 turns any exception from ``__set_name__``, even an interrupt, into a ``RuntimeError``. Importing
     modules calls ``__set_name__`` thousands of times.
     """
+    return any(isinstance(cause, KeyboardInterrupt) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in seen:
-        if isinstance(cause, KeyboardInterrupt):
-            return True
+        yield cause
         seen.add(id(cause))
         cause = cause.__cause__
-    return False
+
+
+@contextmanager
+def advising(advice: Callable[[], str | None]) -> Iterator[None]:
+    """Add a note to any exception of the block that says how to continue, if ``advice`` returns one."""
+    try:
+        yield
+    except BaseException as error:
+        if (text := advice()) is not None:
+            error.add_note(text)
+        raise
+
+
+def advice_of(error: BaseException) -> str | None:
+    """Return what the outermost ``advising`` block has noted on an exception or its causes; None if there was none."""
+    return next((notes[-1] for cause in _causes(error) if (notes := getattr(cause, "__notes__", None))), None)
 
 
 def settle_exit_status() -> None:

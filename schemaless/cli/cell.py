@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from schemaless.base.interrupts import advising
 from schemaless.cell import Cell, NewStoredCell, Put
 from schemaless.cli.cell_tail import tail
 from schemaless.cli.command import JSONCommand, QueryCommand
@@ -101,8 +102,9 @@ def append(row_key: str, column: str, body: str, url: str, codec: str | None, al
     text = _json_text_of(body, allow_nan)
     row = row_key_of(row_key)
     with connect(url) as store:
-        shard = store.shard_of(row)
-        done = internals_of(store).cells.append_on_shard(shard, row, column, _encoded(store, column, text, codec))
+        shard, encoded = store.shard_of(row), _encoded(store, column, text, codec)
+        with advising(lambda: f"'schemaless cell get {row_key} {column}' shows whether this version was written"):
+            done = internals_of(store).cells.append_on_shard(shard, row, column, encoded)
         _print_put(done, shard)
 
 

@@ -8,6 +8,7 @@ from typing import IO, Final
 
 import click
 
+from schemaless.base.interrupts import advising
 from schemaless.cli.command import JSONCommand
 from schemaless.cli.erase_shown import plan_and_show, print_status
 from schemaless.cli.job_options import JobRun, run_options
@@ -20,9 +21,11 @@ from schemaless.ops.erasure.status import record_acknowledgements
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.holds import check_reason
-from schemaless.store.erasures.ledger import Target, target
+from schemaless.store.erasures.ledger import Target, completed_by, target
 from schemaless.store.internals import internals_of
 from schemaless.ui.terminal.output import note
+
+_UNKNOWN: Final = "'schemaless erase status' shows whether the erasure is in the ledger"
 
 target_options: Final = with_options(
     click.argument("row_key", required=False),
@@ -136,13 +139,14 @@ def run(
     if not execute:
         plan_and_show(store, targets)
         return
-    if number is None:
-        assert reason is not None
-        number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
-        note(f"erasure {number} is in the ledger; 'schemaless erase run --execute --erasure {number}' continues it")
-    jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
-    job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
-    with how.options(job_store, job) as options:
-        run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options)
-    outcome = record_acknowledgements(store, number)
+    with advising(lambda: _UNKNOWN if number is None else completed_by(number)):
+        if number is None:
+            assert reason is not None
+            number = ledger.intend(reason, targets, scope={"keys": len(targets)}, requested_by=requested_by)
+            note(completed_by(number))
+        jobs = (each for each in job_store.jobs(ERASE.name) if each.unfinished)
+        job = job or next((each for each in jobs if ErasureSpec.of(each).erasure == number), None)
+        with how.options(job_store, job) as options:
+            run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options)
+        outcome = record_acknowledgements(store, number)
     print_status(outcome)

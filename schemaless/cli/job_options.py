@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from schemaless.base.interrupts import advising
 from schemaless.cli.option import option
 from schemaless.cli.options import as_spec, with_options
 from schemaless.cli.quantities import CatalogId, FiniteRange, size_of
@@ -169,8 +170,12 @@ class JobRun:
     @contextmanager
     def options(self, job_store: JobStore, job: Job | None = None) -> Iterator[RunOptions]:
         """Show the progress of a run, and yield its options."""
-        with JobProgress(job_store) as shown:
+        with JobProgress(job_store) as shown, advising(lambda: _continued(shown.job_id)):
             yield {"job": job, "count": self.workers, "dask": self.dask, "listener": shown}
+
+
+def _continued(job_id: int) -> str | None:
+    return f"the same command continues job {job_id}" if job_id else None
 
 
 def run_options(help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from schemaless.base.interrupts import is_interrupt, settle_exit_status
+from schemaless.base.interrupts import advice_of, is_interrupt, settle_exit_status
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
@@ -244,7 +244,7 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt):  # noqa: BLE001 - a module may be half imported, or Ctrl-C pressed again
         changes_nothing = False
     kept = "nothing was changed" if changes_nothing else "completed writes are kept"
-    error(f"stopped; {kept}, and the same command can be run again")
+    error(f"stopped; {kept}, and {advice_of(problem) or 'the same command can be run again'}")
     return EXIT_STOPPED
 
 

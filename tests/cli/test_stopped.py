@@ -6,18 +6,24 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from contextlib import closing
 
 import pymysql
 import pytest
 
+import schemaless
 from schemaless import NewStoredCell
 from schemaless.base.keys import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
+from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.verify import check
+from schemaless.store.cells.writing import Cells
+from schemaless.store.erasures.eraser import ShardEraser
+from schemaless.store.erasures.ledger import Ledger, completed_by
 from schemaless.store.internals import internals_of
 from tests.faults.kinds import ONE_KIND
 
@@ -27,13 +33,11 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + b"\n" for number in range(1_500)]
 
 
-def expect_stopped(process, within_s: float = 60) -> None:
+def expect_stopped(process, how: str = "the same command continues job 1", within_s: float = 60) -> None:
     """The process exits with status 3 and prints how to continue."""
     out, err = process.communicate(timeout=within_s)
     assert (process.returncode, out) == (3, b""), err
-    assert err.decode().splitlines()[-1] == (
-        "schemaless: stopped; completed writes are kept, and the same command can be run again"
-    )
+    assert err.decode().splitlines()[-1] == f"schemaless: stopped; completed writes are kept, and {how}"
 
 
 def everything(store) -> dict:
@@ -42,6 +46,68 @@ def everything(store) -> dict:
         for shard in range(store.shard_count)
         for cell in store.scan_shard(shard)
     }
+
+
+def stopped(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_stopped_erasure_says_how_to_continue_it(invoke, fresh_store, erase_url, new_row, monkeypatch):
+    """The same command would record another one; the API notes the same on the exception."""
+    row, other = new_row(), new_row()
+    fresh_store.put_cell(row, "A", 1, "erase me")
+    fresh_store.put_cell(other, "A", 1, "and me")
+    arguments = ("erase", "run", row, "--reason", "x", "--execute")
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "intend", stopped)
+        early = invoke(*arguments, url=erase_url)
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, "run", stopped)
+        late = invoke(*arguments, url=erase_url)
+    with monkeypatch.context() as patched, schemaless.connect(erase_url) as store:
+        patched.setattr(ShardEraser, "erase_targets", stopped)
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            store.erase(other, reason="x")
+
+    assert [(each.code, each.out) for each in (early, late)] == [(3, ""), (3, "")]
+    assert early.err.endswith(", and 'schemaless erase status' shows whether the erasure is in the ledger\n")
+    assert late.err.endswith(f"schemaless: stopped; completed writes are kept, and {completed_by(1)}\n")
+    assert interrupt.value.__notes__ == [completed_by(2)]
+    for command in re.findall(r"'schemaless (.*?)'", f"{completed_by(1)} {completed_by(2)}"):
+        assert invoke(*command.split(), url=erase_url).code == 0
+    assert fresh_store.get_cell(row, "A", 1) is fresh_store.get_cell(other, "A", 1) is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("migrate", "run"), ("rebuild",), ("retention", "run"), ("tier", "run"), ("tier", "recall"), ("tier", "sweep")],
+    ids=" ".join,
+)
+def test_a_stopped_job_is_named(invoke, accounts, fresh_url, fresh_store, new_row, monkeypatch, tmp_path, arguments):
+    """With the command that continues it."""
+    url = accounts.root(fresh_url)
+    fresh_store.put_cell(new_row(), "A", 1, "a document")
+    assert invoke("retention", "set", "A", "--days", "1", url=url).code == 0
+    if arguments[0] == "tier":
+        assert invoke("tier", "store", tmp_path / "cold", url=url).code == 0
+        assert invoke("tier", "set", "A", "--after", "0d", url=url).code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, "run", stopped)
+        results = [invoke(*arguments, "--execute", url=url) for _ in range(2)]
+
+    for result in results:
+        assert result.code == 3
+        assert result.err.splitlines()[-1] == (
+            "schemaless: stopped; completed writes are kept, and the same command continues job 1"
+        )
+
+
+def test_a_stopped_append_is_not_to_be_repeated_blindly(invoke, fresh_url, monkeypatch):
+    """It may have written its version; the same command would write another one."""
+    monkeypatch.setattr(Cells, "append_on_shard", stopped)
+    result = invoke("cell", "append", "uuid5:x", "A", "{}", url=fresh_url)
+
+    assert result.err.endswith("kept, and 'schemaless cell get uuid5:x A' shows whether this version was written\n")
 
 
 @pytest.mark.long
@@ -55,7 +121,7 @@ def test_stopped_load_continues(start, eventually, fresh_store, fresh_url, how):
     process.stdin.flush()
     eventually(lambda: len(everything(fresh_store)) >= 500, "a batch of cells")
     process.send_signal(how)
-    expect_stopped(process)
+    expect_stopped(process, "the same command can be run again")
     partly = len(everything(fresh_store))
 
     again = start(*arguments, url=fresh_url)

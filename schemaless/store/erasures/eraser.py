@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from schemaless.base.interrupts import advising
 from schemaless.cell import Erased, StoredCell
 from schemaless.codec.deltas import payload_bytes
 from schemaless.codec.envelope import tombstone
@@ -21,7 +22,7 @@ from schemaless.store.cells.reading import ADDED_ID, ROW_KEY, Reader, only_reque
 from schemaless.store.cells.sql import select_by_id
 from schemaless.store.erasures import sql
 from schemaless.store.erasures.dependents import Cleared, Pair, dependents, whole_bodies
-from schemaless.store.erasures.ledger import Erasure, Ledger, Target
+from schemaless.store.erasures.ledger import Erasure, Ledger, Target, completed_by
 from schemaless.store.followers.erasures import ErasureLog
 from schemaless.store.followers.sql import select_last_event
 from schemaless.store.followers.states import DIED
@@ -332,12 +333,13 @@ class Erasures:
         by_shard: dict[int, list[Target]] = {}
         for each in wanted:
             by_shard.setdefault(shard_for(each.row_key, self._shards.topology.shard_count), []).append(each)
-        for shard, of_shard in sorted(by_shard.items()):
-            eraser = self.eraser(shard, number)
-            for _ in eraser.erase_targets(of_shard):
-                pass
-            self.ledger.record_shard(number, shard, *eraser.executed())
-        return self.ledger.entry(number)
+        with advising(lambda: completed_by(number)):
+            for shard, of_shard in sorted(by_shard.items()):
+                eraser = self.eraser(shard, number)
+                for _ in eraser.erase_targets(of_shard):
+                    pass
+                self.ledger.record_shard(number, shard, *eraser.executed())
+            return self.ledger.entry(number)
 
     def _has_cells(self, wanted: Target) -> bool:
         shard = shard_for(wanted.row_key, self._shards.topology.shard_count)

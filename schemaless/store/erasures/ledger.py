@@ -50,6 +50,11 @@ class Target(NamedTuple):
         return f"({uuid.UUID(bytes=self.row_key)}, {column}, {version})"
 
 
+def completed_by(erasure: int) -> str:
+    """Return in words how to continue an erasure."""
+    return f"erasure {erasure} is in the ledger; 'schemaless erase run --execute --erasure {erasure}' continues it"
+
+
 def target(row_key: RowKey, column_name: str | None = None, ref_key: int | None = None) -> Target:
     """Return a validated target.
 

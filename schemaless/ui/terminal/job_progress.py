@@ -25,13 +25,17 @@ _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "
 
 
 class JobProgress:
-    """Shows job progress on standard error: a live display on a terminal, else occasional lines."""
+    """Shows job progress on standard error: a live display on a terminal, else occasional lines.
+
+    Attributes:
+        job_id: number of the job; 0 until its run has started.
+    """
 
     def __init__(self, job_store: JobStore, look_s: float = 1.0) -> None:
         """Show progress from a job store, polled at most once every ``look_s`` seconds."""
         self._look_s = look_s
         self._job_store = job_store
-        self._job_id = 0
+        self.job_id: int = 0
         self._live: Live | None = None
         self._looked_s = 0.0
         self._began_s = self._line_s = time.monotonic()
@@ -44,7 +48,7 @@ class JobProgress:
         if self._live is not None:
             if error is None:
                 with suppress(SchemalessError):  # keep the last display
-                    self._live.update(picture(status_of(self._job_store, self._job_id)))
+                    self._live.update(picture(status_of(self._job_store, self.job_id)))
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
@@ -56,7 +60,7 @@ class JobProgress:
                 self._look()
 
     def _begin(self, job: Job, new: bool) -> None:
-        self._job_id = job.job_id
+        self.job_id = job.job_id
         note(f"job {job.job_id}: {'begun' if new else f'continued; it was begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
             # All runs of a job share its thresholds, whatever options this run was given.
@@ -74,7 +78,7 @@ class JobProgress:
         if now_s - self._looked_s < self._look_s:
             return
         self._looked_s = now_s
-        status = status_of(self._job_store, self._job_id)
+        status = status_of(self._job_store, self.job_id)
         if self._live is not None:
             self._live.update(picture(status), refresh=True)
             return
@@ -83,10 +87,10 @@ class JobProgress:
         every_s = min(_MOST_LINE_S, max(_LINE_S, (now_s - self._began_s) / 20))
         if waiting != self._waiting or now_s - self._line_s >= every_s:
             if self._waiting and not waiting:
-                note(f"job {self._job_id}: continues")
+                note(f"job {self.job_id}: continues")
             self._waiting = waiting
             self._line_s = now_s
-            note(f"job {self._job_id}: {progress_text(status)}")
+            note(f"job {self.job_id}: {progress_text(status)}")
 
 
 def progress_text(status: JobStatus) -> str:
