@@ -11,13 +11,15 @@ may lack erasures that the old one had committed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from schemaless.base.events import Listener, ignore_events
+from schemaless.base.events import Event, Listener, ignore_events
+from schemaless.base.logger import log
 from schemaless.cell import TOMBSTONE_BYTES
 from schemaless.errors import ArchiveFailed, ColdStoreUnavailable, InvalidInput
 from schemaless.ops.erasure.archives import erase_from_archives
@@ -27,10 +29,11 @@ from schemaless.ops.erasure.dictionaries import DictionarySearch
 from schemaless.ops.erasure.expired import Rule, blocks, rules_of, server_time
 from schemaless.ops.erasure.places import archives as archive_folders
 from schemaless.ops.erasure.status import ErasureStatus, record_acknowledgements
-from schemaless.ops.jobs.job import Job
+from schemaless.ops.jobs.job import Job, RunProgress
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.jobs.status import waits_of
 from schemaless.ops.migrate.rebuild import weigh_files
 from schemaless.ops.migrate.reclaimed import Part, file_sizes, record_sizes
 from schemaless.store.cells.sql import select_id_span
@@ -49,6 +52,9 @@ _YIELDING_CELLS: Final = 100
 """Maximum number of cells per transaction while applications use the server."""
 
 _COPIES_AT_ONCE: Final = 1_000
+
+_LOOK_S: Final = 1.0
+"""Interval between looks at why a job waits, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +217,7 @@ def finish_erasure(store: Datastore, number: int, *, archives: Iterable[str | Pa
 
     This does the work of 'schemaless erase run --execute --erasure NUMBER' in this process, and of 'schemaless erase
     archive' for the folders in which migrations have kept originals. It is safe to repeat, also after an interruption.
-    The account needs the role erase.
+    The account needs the role erase. While it waits, for instance for disk space, it logs why.
 
     Args:
         store: the datastore.
@@ -236,7 +242,7 @@ def finish(
     store: Datastore, number: int, archives: Iterable[str | Path], listener: Listener = ignore_events
 ) -> ErasureStatus:
     """Do what ``finish_erasure`` does; ``listener`` receives the events of the job and of the archives."""
-    run(store, ErasureSpec(number), listener=listener)
+    run(store, ErasureSpec(number), listener=_logging_waits(store, listener))
     known = [Path(folder) for folder in archive_folders(store)]
     folders = [Path(folder) for folder in archives] + [folder for folder in known if folder.is_dir()]
     files = erase_from_archives(store, folders, execute=True, listener=listener) if folders else []
@@ -247,6 +253,24 @@ def finish(
             f"archives still have erased originals; repeat the call when the migration ends ({reasons})"
         )
     return record_acknowledgements(store, number)
+
+
+def _logging_waits(store: Datastore, listener: Listener) -> Listener:
+    """Return a listener that also logs why a job waits, once for each cluster and wait; nothing else shows it."""
+    job_store = JobStore(store)
+    waiting, looked_s = set[str](), 0.0
+
+    def listen(event: Event) -> None:
+        nonlocal waiting, looked_s
+        listener(event)
+        if isinstance(event, RunProgress) and time.monotonic() - looked_s >= _LOOK_S:
+            waits = waits_of(event.job, job_store.clusters(event.job.job_id))
+            for cluster, reason in waits:
+                if cluster not in waiting:
+                    log.warning("job %d waits on %s: %s", event.job.job_id, cluster, reason)
+            waiting, looked_s = {cluster for cluster, _ in waits}, time.monotonic()
+
+    return listen
 
 
 def begin_retention(store: Datastore) -> int | None:

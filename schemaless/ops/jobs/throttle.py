@@ -105,7 +105,7 @@ class Thresholds:
         yield_above_per_s: application reads and writes per second on a primary above which the job takes small steps
             with pauses in between. The job does not stop for this condition.
         min_free_bytes: free bytes below which the job waits, on the disks of the cluster's servers, of the archive and
-            of the cold store that ``tier run`` fills, as far as the runner that watches the cluster can see them.
+            of a cold store to which the job writes, as far as the runner that watches the cluster can see them.
     """
 
     max_lag_s: float | None = 5.0

@@ -17,7 +17,7 @@ from schemaless.ops.jobs.job import Job, role_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import ClusterWatch
-from schemaless.store.cold.targets import LocalTarget, open_target
+from schemaless.store.cold.targets import folder_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, internals_of
 from schemaless.store.opening import Opening
@@ -96,9 +96,10 @@ def _folders(internals: Internals, job: Job) -> list[Path]:
     """Return the folders that a job fills on the machines of its runners."""
     archive = job.spec.get("archive")
     folders = [] if archive is None else [Path(archive)]
-    if job.kind == "tier" and (cold := internals.cold.store()) is not None:
-        target = open_target(cold.uri)
-        folders += [Path(target.uri)] if isinstance(target, LocalTarget) else []
+    # Erasures write cold files again, without what they erase.
+    if job.kind in ("erase", "retain", "tier") and (cold := internals.cold.store()) is not None:
+        folder = folder_of(cold.uri)
+        folders += [] if folder is None else [folder]
     return folders
 
 

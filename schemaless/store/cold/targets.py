@@ -62,6 +62,11 @@ def masked(uri: str) -> str:
     return hidden if "***" in hidden else uri
 
 
+def folder_of(uri: str) -> Path | None:
+    """Return the folder that a path or URI names; None for an object store."""
+    return Path(uri.removeprefix("file://")).absolute() if "://" not in uri or uri.startswith("file://") else None
+
+
 def open_target(uri: str) -> Target:
     """Return the target that a path or URI names; nothing is created.
 
@@ -76,8 +81,8 @@ def open_target(uri: str) -> Target:
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (S3), GOOGLE_APPLICATION_CREDENTIALS (Google Cloud), or "
             "AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET (Azure) in the environment"
         )
-    if "://" not in uri or uri.startswith("file://"):
-        return LocalTarget(Path(uri.removeprefix("file://")))
+    if (folder := folder_of(uri)) is not None:
+        return LocalTarget(folder)
     fs = load("pyarrow.fs")
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)

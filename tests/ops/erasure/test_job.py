@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,8 +19,10 @@ from schemaless.ops.erasure.archives import erase_from_archives
 from schemaless.ops.erasure.job import ErasureSpec
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.status import record_acknowledgements, status
+from schemaless.ops.jobs import throttle
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.spec import MigrateSpec
+from schemaless.planning.sampling.table_sizes import DiskSpace
 from schemaless.store.erasures.ledger import target
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.followers.membership import Timing
@@ -254,6 +257,24 @@ def test_index_entries_of_erased_rows_are_removed(
     assert after() is True
     assert entries() == {rows[2]: [2, None]} | {row: [rows.index(row), b"sesame"] for row in rows[3:]}
     assert status(erase_store, number).waiting == {}
+
+
+@pytest.mark.mysql
+def test_an_erasure_waits_for_disk_space_and_says_so(fresh_store, erase_store, row, monkeypatch, caplog, eventually):
+    """It writes to the same disks as other jobs; what it waits for is logged where no command shows it."""
+    fresh_store.put_cell(row, "BASE", 1, "sesame")
+    number = internals_of(erase_store).erasures.ledger.intend(REASON, [target(row)])
+    free = [0]
+    monkeypatch.setattr(throttle, "disk_space_in", lambda folder: DiskSpace(10**13, free[0], 0))
+    with ThreadPoolExecutor(1) as thread:
+        finished = thread.submit(schemaless.finish_erasure, erase_store, number)
+        try:
+            eventually(lambda: "has 0 MB free (limit 1,000 MB)" in caplog.text, "it says what it waits for")
+            assert fresh_store.get_cell(row, "BASE", 1).body == "sesame"
+        finally:
+            free[0] = 10**12
+        assert finished.result().entry.cells == 1
+    assert fresh_store.get_cell(row, "BASE", 1) is None
 
 
 def test_an_erasure_is_finished_from_python(fresh_store, erase_store, migrate_store, row, tmp_path):

@@ -24,6 +24,8 @@ from schemaless.codec.recode import recode
 from schemaless.codec.references import reference_body
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
 from schemaless.errors import CorruptBody
+from schemaless.ops.erasure.job import ErasureSpec, begin_retention
+from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import run as migrate
@@ -41,6 +43,7 @@ from schemaless.store.cold.files import ShardFiles
 from schemaless.store.cold.objects import cells_of, content_in
 from schemaless.store.cold.settings import TierPolicy
 from schemaless.store.cold.targets import LocalTarget, open_target
+from schemaless.store.erasures.retention import Policy
 from schemaless.store.internals import internals_of
 from tests.ops.migrate.originals import TEXTS, public_texts
 from tests.skips import shared
@@ -80,12 +83,17 @@ def test_a_run_replaces_bodies_by_references_to_verified_files(cells, migrate_st
     assert counted.columns["HOT"].cold_cells == 0
 
 
-def test_the_disk_of_a_cold_store_that_is_a_folder_is_watched(cells, migrate_store, spec, cold_folder):
-    """A run that fills it waits (--min-free), like one that fills the disk of a server."""
-    job = TIER.run(migrate_store, spec)
-    watched = [state.figures["free_bytes"] for state in JobStore(migrate_store).clusters(job.job_id)]
-    assert watched
-    assert all(free[str(cold_folder)] > 0 for free in watched)
+def test_the_disk_of_a_cold_store_that_is_a_folder_is_watched(cells, migrate_store, erase_store, spec, cold_folder):
+    """A run that fills it waits (--min-free), like one that fills the disk of a server; erasures write files again."""
+    jobs = [TIER.run(migrate_store, spec)]
+    row_key, *_ = next(iter(cells))
+    jobs.append(run_erasure(erase_store, ErasureSpec(erase_store.erase(row_key, reason="x").number)))
+    internals_of(erase_store).policies.set(Policy("BASE", keep_days=365))
+    jobs.append(run_erasure(erase_store, ErasureSpec(begin_retention(erase_store))))
+    for job in jobs:
+        watched = [state.figures["free_bytes"] for state in JobStore(migrate_store).clusters(job.job_id)]
+        assert watched
+        assert all(free[str(cold_folder)] > 0 for free in watched)
 
 
 def test_the_asyncio_client_imports_pyarrow_outside_the_loop(cells, migrate_store, spec, fresh_url, monkeypatch):
