@@ -136,7 +136,7 @@ def condition(replica: Session) -> Condition | None:
     code = int(row["Last_SQL_Errno"]) or int(row["Last_IO_Errno"])
     return Condition(
         replicates=row["Replica_IO_Running"] == row["Replica_SQL_Running"] == "Yes",
-        retries=row["Replica_IO_Running"] == "Connecting" and row["Replica_SQL_Running"] == "Yes",
+        retries=row["Replica_IO_Running"] in ("Connecting", "Preparing") and row["Replica_SQL_Running"] == "Yes",
         code=code,
         error=f"{row['Last_SQL_Error'] or row['Last_IO_Error']} (error {code})" if code else "",
         source=(row["Source_Host"], int(row["Source_Port"]), row["Source_User"], row["Source_SSL_CA_File"]),
@@ -144,13 +144,15 @@ def condition(replica: Session) -> Condition | None:
 
 
 def fault(replica: LocalServer) -> str | None:
-    """Return the reason why a running replica does not replicate; None if it does."""
+    """Return the reason why a running replica does not replicate; None if it does, or only connects."""
     try:
         with session(replica) as opened:
             state = condition(opened)
     except LocalServerError as problem:
         return str(problem)
-    return "no primary is configured; run 'schemaless local up'" if state is None else state.fault
+    if state is None:
+        return "no primary is configured; run 'schemaless local up'"
+    return None if state.retries and not state.code else state.fault
 
 
 def require_able(flavour: str, version: str) -> None:

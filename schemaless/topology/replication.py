@@ -34,13 +34,14 @@ _WAIT_S: Final = 1.0
 """Maximum wait per query, in seconds; it must stay below the pool's read timeout."""
 
 
+_CONNECTING: Final = "connecting"
 _THREAD_STATES: Final = {
     "ON": None,
     "YES": None,
     "OFF": "stopped",
     "NO": "stopped",
-    "CONNECTING": "connecting",
-    "PREPARING": "connecting",
+    "CONNECTING": _CONNECTING,
+    "PREPARING": _CONNECTING,
 }
 _MAX_MESSAGE: Final = 200
 
@@ -52,10 +53,13 @@ class ReplicaThreads:
     Attributes:
         running: whether all of them run; None if that is unknown, or if it has none because its storage is shared.
         problem: which thread does not run, or why that is unknown; None if all run.
+        is_broken: False if they run, if that is unknown, or if one is only connecting to its primary: servers keep the
+            error of an attempt that failed until one succeeds, and there is none.
     """
 
     running: bool | None
     problem: str | None
+    is_broken: bool = False
 
 
 def replica_threads(pool: NodePool) -> ReplicaThreads:
@@ -76,22 +80,35 @@ def replica_threads(pool: NodePool) -> ReplicaThreads:
             if not readable:
                 return ReplicaThreads(None, "unknown whether it replicates: its performance_schema is off")
         if not channels:
-            return ReplicaThreads(False, "it replicates from no server; remove it from the catalog, or start it again")
-        problem = next(filter(None, (_stopped(*channel) for channel in channels)), None)
-        return ReplicaThreads(problem is None, problem)
+            lost = "it replicates from no server; remove it from the catalog, or start it again"
+            return ReplicaThreads(False, lost, is_broken=True)
+        problems = sorted(
+            (problem for channel in channels for problem in _problems(*channel)), key=lambda each: not each[1]
+        )
+        problem, is_broken = problems[0] if problems else (None, False)
+        return ReplicaThreads(problem is None, problem, is_broken)
 
     return pool.run(ask)
 
 
-def _stopped(receiver: str, receiver_error: Any, message: str, applier: str, applier_error: Any) -> str | None:
-    """Describe a thread that does not run. The applier's message is left out: it may contain keys of cells."""
+def _problems(
+    receiver: str, receiver_error: Any, message: str, applier: str, applier_error: Any
+) -> Iterator[tuple[str, bool]]:
+    """Yield which threads do not run, and whether that is a fault.
+
+    The applier's message is left out: it may contain keys of cells.
+    """
     for thread, state, error, text in (
         ("its IO thread, which receives transactions", receiver, receiver_error, message[:_MAX_MESSAGE]),
         ("its SQL thread, which applies transactions", applier, applier_error, "see SHOW REPLICA STATUS there"),
     ):
-        if (wrong := _THREAD_STATES.get(state.upper(), f"in the unknown state {state}")) is not None:
-            return f"{thread}, is {wrong}" + (f" (error {error}: {text})" if int(error or 0) else "")
-    return None
+        wrong = _THREAD_STATES.get(state.upper(), f"in the unknown state {state}")
+        if wrong is not None and int(error or 0):
+            yield f"{thread}, is {wrong} (error {error}: {text})", True
+        elif wrong == _CONNECTING:
+            yield f"{thread}, is connecting to its primary; no attempt has failed", False
+        elif wrong is not None:
+            yield f"{thread}, is {wrong}", True
 
 
 def _missing(connection: Connection) -> str:

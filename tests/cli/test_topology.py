@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 import schemaless
+from schemaless.local import replication
 from schemaless.local.description import LocalServer
 from schemaless.monitoring.metrics import values
 from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.failover import nodes, semi_sync
+from schemaless.ops.failover.states import node_states
 from schemaless.store.internals import internals_of
 from schemaless.topology.sql.replicas import SELECT_HAS_THREADS, SELECT_THREADS
 from schemaless.wire.connection import Connection
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import semi_synchronous, sql, word
+from tests.promotion import caught_up, semi_synchronous, sql, word
 
 pytestmark = pytest.mark.mysql
 
@@ -191,6 +197,77 @@ def test_replication_that_is_broken_or_cannot_be_read_is_reported(invoke, waits,
     assert absent == {"writes_blocked": 0}
     assert stopped.code == 1
     assert "its SQL thread, which applies transactions, is stopped" in stopped.err
+
+
+@contextmanager
+def following(replica: LocalServer, port: int) -> Iterator[None]:
+    """Have a replica connect to another port of 127.0.0.1 for the block, and then to its primary again."""
+    mariadb = replica.flavour == "mariadb"
+    source = "MASTER TO MASTER" if mariadb else "REPLICATION SOURCE TO SOURCE"
+    before = sql(replica, f"SHOW {word(replica)} STATUS")[0][3]
+    stop, start = (f"{what} {word(replica)}" for what in ("STOP", "START"))
+    sql(replica, stop, f"CHANGE {source}_PORT={port}", start)
+    try:
+        yield
+    finally:
+        sql(replica, stop, f"CHANGE {source}_PORT={before}", start)
+
+
+def test_a_replica_that_is_just_connecting_is_no_fault(invoke, waits, replicated, eventually):
+    """It becomes one with the first attempt that fails, which the server remembers until one succeeds."""
+    (replica,) = replicated.replicas
+    url = waits.url("measure", replicated.url, "waits")
+
+    def shown(text: str) -> Callable[[], bool]:
+        return lambda: text in invoke("topology", "show", url=url).err
+
+    with socket.create_server(("127.0.0.1", 0)) as silent, following(replica, silent.getsockname()[1]):
+        with closing(silent.accept()[0]):
+            connecting = invoke("topology", "show", url=url)
+            notices = invoke("status", "--json", "--disk-full-from", 100, url=url).json["findings"]
+            local = replication.fault(replica)
+            metrics = figures(url)
+            silent.close()
+        eventually(shown("is connecting (error 20"), "the attempt has failed")
+        failed = invoke("topology", "show", url=url)
+        broken = replication.fault(replica)
+    with caught_up(replicated):
+        assert invoke("topology", "show", url=url).code == 0
+
+    text = "its IO thread, which receives transactions, is connecting to its primary; no attempt has failed"
+    assert (connecting.code, local) == (0, None)
+    assert text in connecting.err
+    assert [each["severity"] for each in notices if text in each["text"]] == ["notice"]
+    assert [each for each in notices if each["severity"] == "fault"] == []
+    assert metrics["replica_running"] == 0
+    assert failed.code == 1
+    assert broken is not None
+
+
+def test_semi_synchronous_replicas_that_connect_again_are_no_fault(waits, replicated, eventually, monkeypatch):
+    """The look at a primary without connected replicas waits a second for them, as for commits."""
+    (replica,) = replicated.replicas
+    url, connected = waits.url("admin", replicated.url, "waits"), "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_%_clients'"
+    begun = []
+
+    def pause(seconds: float) -> None:
+        if not begun:
+            begun.append(sql(replica, f"START {word(replica)} IO_THREAD"))
+        time.sleep(seconds)
+
+    with semi_synchronous(replicated, replica):
+        sql(replica, f"STOP {word(replica)} IO_THREAD")
+        for thread, *_ in [row for row in sql(replicated, "SHOW PROCESSLIST") if str(row[4]).startswith("Binlog Dump")]:
+            sql(replicated, f"KILL {thread}")
+        eventually(lambda: sql(replicated, connected)[0][1] == "0", "the replica is gone")
+        monkeypatch.setattr(semi_sync, "STALLED_S", 120)
+        monkeypatch.setattr(semi_sync, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
+        _, states = node_states(url)
+        monkeypatch.undo()
+        sql(replica, f"START {word(replica)} IO_THREAD")
+
+    assert states[0].semi_sync.connected == 1
+    assert states[0].fault is None
 
 
 def test_a_reader_on_shared_storage_is_no_fault(invoke, waits, replicated, monkeypatch):

@@ -102,25 +102,37 @@ class SemiSync:
 def semi_sync(pool: NodePool) -> SemiSync:
     """Read a server's semi-synchronous replication settings and status.
 
-    If commits are waiting, the call watches them for up to a second to find out whether any is acknowledged.
+    If commits wait, or would wait for replicas that are not connected, the call watches for up to a second whether that
+    passes: replicas whose connection was lost connect again.
     """
 
     def ask(connection: Connection) -> SemiSync:
         settings = _values(connection, SHOW_SEMI_SYNC)
-        enabled = settings.get("enabled", "OFF") == "ON"
-        status = _values(connection, SHOW_SEMI_SYNC_STATUS) if enabled else {}
         found = SemiSync(
-            enabled=enabled,
-            active=status.get("status", "OFF") == "ON",
+            enabled=settings.get("enabled", "OFF") == "ON",
+            active=False,
             timeout_s=int(settings.get("timeout", "0")) / 1000,
             before_visible=settings.get("wait_point", "AFTER_SYNC") == "AFTER_SYNC",
             group=bool(settings.get("group_replication_group_name")),
             needed=int(settings.get("wait_for_replica_count", "1")),
-            connected=int(status.get("clients", "0")),
-            waiting=int(status.get("wait_sessions", "0")),
         )
-        stalled = found.waiting > 0 and not found.blocks_writes and _is_stalled(connection, status)
-        return replace(found, stalled=stalled)
+        if not found.enabled:
+            return found
+        give_up_s, acknowledged = time.monotonic() + STALLED_S, None
+        while True:
+            status = _values(connection, SHOW_SEMI_SYNC_STATUS)
+            found = replace(
+                found,
+                active=status.get("status", "OFF") == "ON",
+                connected=int(status.get("clients", "0")),
+                waiting=int(status.get("wait_sessions", "0")),
+            )
+            acknowledged = acknowledged or status.get("yes_tx")
+            if not found.blocks_writes and (not found.waiting or status.get("yes_tx") != acknowledged):
+                return found
+            if time.monotonic() >= give_up_s:
+                return replace(found, stalled=found.waiting > 0)
+            time.sleep(_POLL_S)
 
     return pool.run(ask)
 
@@ -132,17 +144,6 @@ def _values(connection: Connection, sql: bytes) -> Mapping[str, str]:
         for name, value in connection.rows(sql)
     )
     return {name.removeprefix(_PREFIX): str(value) for name, value in names}
-
-
-def _is_stalled(connection: Connection, before: Mapping[str, str]) -> bool:
-    """Return True if commits keep waiting and none is acknowledged."""
-    give_up_s = time.monotonic() + STALLED_S
-    while time.monotonic() < give_up_s:
-        time.sleep(_POLL_S)
-        now = _values(connection, SHOW_SEMI_SYNC_STATUS)
-        if now.get("wait_sessions") == "0" or now.get("yes_tx") != before.get("yes_tx"):
-            return False
-    return True
 
 
 def require_commits(pool: NodePool, cluster: str, timeout_s: float) -> None:

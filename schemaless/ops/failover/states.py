@@ -83,7 +83,7 @@ class NodeState:
             )
         if self.node.role == "replica" and not self.read_only:
             return "the replica accepts writes, which reach no other server; make it read-only"
-        if self.threads is not None and self.threads.running is False:
+        if self.threads is not None and self.threads.is_broken:
             return self.threads.problem
         stopped = None if self.semi_sync is None else self.semi_sync.fault(self.cluster)
         return stopped or (strays_text(self.strays, self.node.role) if self.strays else None)
@@ -92,13 +92,13 @@ class NodeState:
     def warnings(self) -> list[str]:
         """Warnings about settings that could lose cells, tables in an unexpected engine, and what cannot be read."""
         replication = [] if self.semi_sync is None else self.semi_sync.warnings
-        unknown = self.threads.problem if self.threads is not None and self.threads.running is None else None
+        unsure = None if self.threads is None or self.threads.is_broken else self.threads.problem
         command = "adopt" if self.epoch else "set-primary"
         moved = (
             "the address leads to another server than the catalog has recorded; if that is intended, name the same "
             f"address to 'schemaless topology {command}'"
         )
-        problems = filter(None, (moved if self.replaced else None, unknown, *self.unsafe, *self.elsewhere, self.sparse))
+        problems = filter(None, (moved if self.replaced else None, unsure, *self.unsafe, *self.elsewhere, self.sparse))
         return [*replication, *(f"{self.node}: {problem}" for problem in problems)]
 
 
