@@ -18,6 +18,7 @@ from schemaless.ops.erasure.expired import Rule, server_time
 from schemaless.ops.erasure.job import RETAIN, ErasureSpec, Outcome, begin_retention, outcome_of
 from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.plan import plan_expired
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
@@ -177,7 +178,8 @@ def run(store: Datastore, execute: bool, how: JobRun) -> None:
         note("no column has a policy; 'schemaless retention set' sets one")
         return
     with how.options(job_store, job) as options:
-        outcome = outcome_of(store, run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options))
+        ended = run_erasure(store, ErasureSpec(number, thresholds=how.thresholds), **options)
+        outcome = patiently(store, lambda: outcome_of(store, ended))
     _show_outcome(outcome)
 
 

@@ -14,6 +14,7 @@ from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.option import option
 from schemaless.cli.options import execute_option
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, S
@@ -365,7 +366,7 @@ def _run(
 
 
 def _outcome(store: Datastore, job: Job, *counters: str) -> dict[str, Any]:
-    states = JobStore(store).shards(job.job_id)
+    states = patiently(store, lambda: JobStore(store).shards(job.job_id))
     sums = {
         name: sum(getattr(state, name) for state in states)
         for name in ("cells", "left_cells", "bytes_before", "bytes_after")

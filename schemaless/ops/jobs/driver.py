@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from typing import Final
@@ -18,6 +19,7 @@ from schemaless.base.events import Listener, ignore_events
 from schemaless.base.interrupts import is_interrupt
 from schemaless.base.logger import log
 from schemaless.base.runner_names import is_dead_here, runner_name
+from schemaless.base.type_variables import T
 from schemaless.errors import SchemalessError, ServerError
 from schemaless.ops.jobs.job import Job, RunProgress
 from schemaless.ops.jobs.job_store import JobStore
@@ -37,6 +39,34 @@ _LONGEST_PAUSE_S: Final = 30.0
 
 GIVE_UP_S: Final = 600.0
 """Time after which a run ends if a server stays unreachable, in seconds."""
+
+
+def patiently(store: Datastore, call: Callable[[], T]) -> T:
+    """Return the result of a call that is safe to repeat, and repeat it while a server is unavailable.
+
+    For what follows the work of a job: the job has ended, so repeating the command would not repeat it.
+
+    Raises:
+        SchemalessError: an error that a retry cannot fix, or that persisted for too long.
+    """
+    began_s, shards = time.monotonic(), internals_of(store).shards
+    while True:
+        try:
+            return call()
+        except ServerError as error:
+            since_s = time.monotonic() - began_s
+            if not error.retryable or since_s > GIVE_UP_S:
+                raise
+            pause_s = _announced_pause_s(error, since_s)
+        time.sleep(pause_s)
+        shards.router.again(shards.routing)
+
+
+def _announced_pause_s(error: SchemalessError, since_s: float) -> float:
+    """Log an error, and return the pause until the next attempt, in seconds."""
+    pause_s = min(_LONGEST_PAUSE_S, max(POLL_S, since_s / 2))
+    log.warning("%s; trying again in %.0f s", error, pause_s)
+    return pause_s
 
 
 class Driver:
@@ -85,7 +115,10 @@ class Driver:
                         self._poll()
                     if self._job.unfinished:
                         self._dispatch(workers)
-                    ended = not self._calls and (not self._job.unfinished or self._job_store.complete(job_id))
+                    if not self._calls and self._job.unfinished and self._job_store.complete(job_id):
+                        # A primary that is promoted right now may have lost that.
+                        self._job = self._job_store.job(job_id)
+                    ended = not self._calls and not self._job.unfinished
                     if polls:
                         self._listener(RunProgress(self._job))
                         self._recovered("")
@@ -93,7 +126,7 @@ class Driver:
                     self._back_off("", error)
                     ended = False
                 if ended:
-                    return self._job_store.job(job_id)
+                    return self._job
                 self._collect(workers)
         except BaseException as error:
             self._stop(interrupted=is_interrupt(error))
@@ -180,9 +213,8 @@ class Driver:
         since_s = self._failing_since_s.setdefault(cluster, now_s)
         if not error.retryable or now_s - since_s > GIVE_UP_S:
             raise error
-        pause_s = min(_LONGEST_PAUSE_S, max(POLL_S, (now_s - since_s) / 2))
+        pause_s = _announced_pause_s(error, now_s - since_s)
         self._not_before_s[cluster] = now_s + pause_s
-        log.warning("%s; trying again in %.0f s", error, pause_s)
         if not cluster:
             time.sleep(pause_s)
 

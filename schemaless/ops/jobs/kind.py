@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, Self, TypedDict, TypeVar
 from schemaless.base.events import Listener, ignore_events
 from schemaless.base.numbers import shards_text
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.ops.jobs.driver import Driver
+from schemaless.ops.jobs.driver import Driver, patiently
 from schemaless.ops.jobs.job import Job, Kind, RunStarted, check_unfinished, role_of, thresholds_of
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import Thresholds
@@ -236,7 +236,7 @@ class JobKind(Generic[S]):
                 self.before(store, job)
             ended = Driver(store, job, self.work, listener).run(pool)
             pool.begin_shutdown()
-            self.after(store, ended)
+            patiently(store, lambda: self.after(store, ended))
         if ended.state == "cancelled":
             raise JobConflict(f"job {job.job_id} was cancelled ({ended.message}); completed work is kept", job.job_id)
         return ended

@@ -19,6 +19,7 @@ from typing import Final, Unpack
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
 from schemaless.errors import AccessDenied, InvalidInput, ServerRefused
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
@@ -283,7 +284,8 @@ def run(
     Raises:
         SchemalessError: as for ``JobKind.run``.
     """
-    return outcome_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
+    ended = REBUILD.run(store, spec or RebuildSpec(), shards, **how)
+    return patiently(store, lambda: outcome_of(store, ended))
 
 
 def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:

@@ -20,6 +20,7 @@ from schemaless.base.events import Advanced, Listener, Total, ignore_events
 from schemaless.base.runner_names import is_dead_here
 from schemaless.codec.envelope import dictionary_of, is_erased
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import Failure, ShardState
 from schemaless.ops.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
@@ -147,6 +148,7 @@ class _Restore:
                 migration.
             CorruptArchive: the header of a file is damaged.
         """
+        self._store = store
         self._job_store = job_store = JobStore(store)
         jobs = job_store.jobs()
         # Read before the files are listed: everything recorded by now must be in them.
@@ -200,7 +202,7 @@ class _Restore:
         cells, shards = outcome.total.restored, outcome.shards
         event = f"restored {cells:,} cell{'s' * (cells != 1)} in {shards:,} shard{'s' * (shards != 1)}"
         for job_id in self._undone:
-            self._job_store.record_event(job_id, event)
+            patiently(self._store, partial(self._job_store.record_event, job_id, event))
 
 
 def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = ignore_events) -> RestoreOutcome:
@@ -265,8 +267,12 @@ def run(
     shards = restore.originals.shards()
     ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
     job_store = JobStore(store)
-    tallies = {state.shard: RestoreTally.from_json(state.counters) for state in job_store.shards(ended.job_id)}
-    outcome = restore.outcome(tallies, job_store.failures(ended.job_id), ended.job_id)
+
+    def outcome_of() -> RestoreOutcome:
+        tallies = {state.shard: RestoreTally.from_json(state.counters) for state in job_store.shards(ended.job_id)}
+        return restore.outcome(tallies, job_store.failures(ended.job_id), ended.job_id)
+
+    outcome = patiently(store, outcome_of)
     restore.record(outcome)
     return outcome
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from schemaless.errors import InvalidInput
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
@@ -100,7 +101,8 @@ def run(
     kind, spec = replace(MIGRATE, work=partial(work, bounds=bounds)), spec or MigrateSpec()
     if how.get("job") is None:
         spec = with_settings(store, spec)
-    return outcome_of(store, kind.run(store, spec, shards, **how))
+    ended = kind.run(store, spec, shards, **how)
+    return patiently(store, lambda: outcome_of(store, ended))
 
 
 def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:

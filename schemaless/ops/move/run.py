@@ -11,6 +11,7 @@ from schemaless.base.keys import heartbeat_database
 from schemaless.base.numbers import Interval, counted
 from schemaless.base.runner_names import who
 from schemaless.errors import InvalidInput, JobConflict, MoveRefused, ServerUnavailable
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import Job
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.kind import JobKind, RunOptions
@@ -178,7 +179,8 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[R
         MoveRefused: a shard cannot be moved now; shards that have moved stay on the target.
         SchemalessError: as for ``JobKind.run``.
     """
-    return Records(store).all(MOVE.run(store, spec, shards, **how).job_id)
+    ended = MOVE.run(store, spec, shards, **how)
+    return patiently(store, lambda: Records(store).all(ended.job_id))
 
 
 def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[RunOptions]) -> list[MoveRecord]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import multiprocessing.synchronize  # noqa: F401 - before there are no file descriptors
 import os
@@ -20,18 +21,20 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless import AccessDenied, InvalidInput, JobConflict, NewStoredCell, WorkersDied
+from schemaless import AccessDenied, InvalidInput, JobConflict, NewStoredCell, ServerUnavailable, WorkersDied
 from schemaless.base.events import only
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
+from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
-from schemaless.ops.migrate import reencode
+from schemaless.ops.migrate import rebuild, reencode, restore
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.rebuild import REBUILD
 from schemaless.ops.migrate.reencode import BlockBounds
+from schemaless.ops.migrate.restore import RestoreSpec
 from schemaless.ops.migrate.run import MIGRATE
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.migrate.verify import Fault, check
@@ -39,7 +42,7 @@ from schemaless.ops.tier.sweep import SWEEP
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
 from schemaless.wire.errors import translated
-from schemaless.wire.pool import PoolOptions
+from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
 pytestmark = [pytest.mark.mysql]
@@ -507,3 +510,79 @@ def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, lega
 
     assert polled[0] == Thresholds()
     assert polled[-1] == other
+
+
+@pytest.fixture
+def root_store(accounts, fresh_url):
+    """A connection to the new datastore as root, which every kind of job may use."""
+    with schemaless.connect(accounts.root(fresh_url)) as store:
+        yield store
+
+
+@pytest.mark.parametrize(
+    "kind", ["migrate", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("rebuild", "restore"))]
+)
+def test_a_job_that_is_done_ends_whatever_fails_afterwards(kind, root_store, legacy, tmp_path, monkeypatch):
+    """A call that fails once, such as during a failover, is repeated: repeating the command would begin another job."""
+    spec = MigrateSpec(archive=str(tmp_path))
+    if kind == "restore":
+        migrate.run(root_store, spec)
+    run = {
+        "migrate": lambda: migrate.run(root_store, spec),
+        "rebuild": lambda: rebuild.run(root_store),
+        "restore": lambda: restore.run(root_store, RestoreSpec((str(tmp_path),))),
+    }[kind]
+    complete, ask = JobStore.complete, NodePool.run
+    calls: list[int] = []
+    fails = 0
+
+    def completing(job_store: JobStore, job_id: int) -> bool:
+        calls.append(0)
+        return complete(job_store, job_id)
+
+    def failing(pool: NodePool, *given: object, **options: object) -> object:
+        if calls:
+            calls.append(len(calls))
+            if len(calls) - 1 == fails:
+                raise ServerUnavailable("it has gone", node=str(pool.node))
+        return ask(pool, *given, **options)
+
+    monkeypatch.setattr(driver, "POLL_S", 0.01)
+    monkeypatch.setattr(JobStore, "complete", completing)
+    monkeypatch.setattr(NodePool, "run", failing)
+    for fails in itertools.count(1):
+        calls.clear()
+        run()
+        struck = len(calls) > fails
+        calls.clear()
+        job = JobStore(root_store).jobs(kind)[-1]
+        assert job.state == "done"
+        if kind == "migrate":
+            assert all("size_after" in state.measures for state in JobStore(root_store).shards(job.job_id))
+        if not struck:
+            break
+    assert fails > 3
+
+
+def test_a_job_is_not_done_if_a_failover_lost_that(fresh_store, legacy, migrate_store, monkeypatch):
+    """The catalog's new primary may still have it as running, with shards whose end it has lost too."""
+    complete = JobStore.complete
+    lost = []
+
+    def completing(job_store: JobStore, job_id: int) -> bool:
+        done = complete(job_store, job_id)
+        if not lost:
+            lost.append(job_id)
+            for table, where in (("job", "job_id"), ("job_shard", "shard=1 AND job_id")):
+                running = "state='running'" if table == "job" else "state='waiting'"
+                statement = f"UPDATE `{migrate_store.name}`.{table} SET {running}, ended_at=NULL WHERE {where}={job_id}"
+                job_store.catalog.execute(statement.encode())
+        return done
+
+    monkeypatch.setattr(JobStore, "complete", completing)
+    report = migrate.run(migrate_store)
+
+    job_store = JobStore(migrate_store)
+    assert lost == [report.job_id]
+    assert job_store.job(report.job_id).state == "done"
+    assert all(state.state == "done" for state in job_store.shards(report.job_id))
