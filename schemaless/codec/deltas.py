@@ -260,7 +260,7 @@ def apply_delta(delta: Delta, base_payload: Payload, max_bytes: int) -> bytes:
 class Payloads:
     """The last payloads of versions that others may be deltas against, up to a number of bytes.
 
-    A version's document never changes, so they hold for as long as another version depends on it.
+    A version's document never changes on a server, so they hold for as long as another version depends on it there.
     """
 
     def __init__(self, max_bytes: int = _CACHED_BYTES) -> None:
@@ -268,6 +268,15 @@ class Payloads:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._lock = threading.Lock()
+        self._by_server: dict[str, Payloads] = {}
+
+    def on(self, server: str) -> Payloads:
+        """Return the payloads of versions that were read from a server.
+
+        A server that is promoted may have lost versions, and have got others with their keys since.
+        """
+        with self._lock:
+            return self._by_server.setdefault(server, Payloads(self._max_bytes))
 
     def get(self, version: Version) -> Base | None:
         """Return a version's serializer and payload, or None."""

@@ -135,6 +135,8 @@ def with_bases(
     # Without a call per row, which would take a twentieth of the time that decoding takes.
     if not [row for row in rows if (row[4] or b"")[:2] in CHAINED_HEADERS]:
         return rows
+    if payloads is not None:
+        payloads = payloads.on(connection.server)
     versions = Versions({}, payloads)
     for attempt in range(_ATTEMPTS):
         places = [((row[1], row[2]), row[3]) for row in rows]

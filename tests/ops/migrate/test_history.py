@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import string
 import threading
@@ -17,6 +18,7 @@ import schemaless
 from schemaless import BaseMissing, InvalidInput, NewCell, NewStoredCell, RowHeld, ServerTimeout
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
+from schemaless.cell import StoredCell
 from schemaless.codec.deltas import expected_base, is_keyframe
 from schemaless.codec.envelope import base_of, describe_body, is_delta
 from schemaless.ops.admin.ndjson import dump_line, dump_reader, load
@@ -41,6 +43,7 @@ from schemaless.ops.migrate.verify import VerifyOptions, check, verify
 from schemaless.planning.sampling.advice import advise
 from schemaless.planning.sampling.sampling import Bounds
 from schemaless.store.cells.column_codecs import ColumnSetting, set_column
+from schemaless.store.cells.paging import PageSize
 from schemaless.store.cold.fetching import cache
 from schemaless.store.erasures.sql import insert_lock_row, lock_log, select_log_end
 from schemaless.store.internals import internals_of
@@ -163,6 +166,54 @@ def test_a_shard_is_read_again_after_a_promotion(fresh_store, migrate_store, row
     assert "this server has become the shard's primary" in caplog.text
     assert "msgpack+delta" in formats(fresh_store).values()
     assert_readable(fresh_store, rows)
+
+
+@pytest.mark.guarantee("history-exact")
+@pytest.mark.parametrize("scan", ["scan_shard", "iter_shard"])
+def test_a_scan_forgets_what_it_knows_of_bases_when_another_server_answers(
+    fresh_store, migrate_store, by_hand, new_row, monkeypatch, scan
+):
+    """The new primary may have lost a base, and have got another document with its key since.
+
+    The server's id changes here, instead of a primary that is killed.
+    """
+    made = [row for row in (new_row() for _ in range(40)) if fresh_store.shard_of(row) == 0]
+    monkeypatch.setattr(PageSize.__init__, "__defaults__", (2 * len(made),))
+    monkeypatch.setattr(PageSize, "learn", lambda *_: None)
+    fresh_store.put_cells([NewCell(row, "A", n, document(row, n)) for row in made for n in (2, 3)])
+    migrate.run(migrate_store, HISTORY, [0])
+    cells = getattr(fresh_store, scan)(0)
+    decoded = [(cell.row_key, cell.ref_key, decode(cell)) for cell in itertools.islice(cells, 2 * len(made))]
+    by_hand(fresh_store).execute(0, b"DELETE FROM `%b`.cell" % internals_of(fresh_store).shards.database(0).encode())
+    fresh_store.put_cells(
+        [NewCell(row, "A", n, document(uuid.UUID(int=row.int + 1), n)) for row in made for n in (1, 3)]
+    )
+    migrate.run(migrate_store, HISTORY, [0])
+    pool = internals_of(fresh_store).shards.pool_for(internals_of(fresh_store).shards.node_of(0))
+    connect = pool.open
+
+    def other_server(*given: object, **options: object) -> object:
+        raw, facts = connect(*given, **options)
+        return raw, replace(facts, server=f"not {facts.server}")
+
+    monkeypatch.setattr(pool, "open", other_server)
+    pool.close()
+    decoded += [(cell.row_key, cell.ref_key, decode(cell)) for cell in cells]
+
+    before = [(row, n, document(row, n)) for row in made for n in (2, 3)]
+    after = [(row, n, another(row, n)) for row in made for n in (1, 3)]
+    assert "msgpack+delta" in formats(fresh_store).values()
+    assert sorted(decoded, key=str) == sorted(before + after, key=str)
+
+
+def another(row, ref_key):
+    """Return another document for a cell."""
+    return document(uuid.UUID(int=row.int + 1), ref_key)
+
+
+def decode(cell):
+    """Return the document of a cell, whether it is decoded or not."""
+    return cell.decode().body if isinstance(cell, StoredCell) else cell.body
 
 
 @pytest.mark.twice
