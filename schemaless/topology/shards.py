@@ -244,7 +244,11 @@ class Shards:
         if step is Step.WAIT:
             self.router.awaited_at_s = time.monotonic()
             waited_s = self.move_wait_s - (attempt.wait_until_s - self.router.awaited_at_s)
-            poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
+            poll_s = _MOVE_POLL_S
+            if waited_s >= _SLOWER_AFTER_S:
+                # Longer than a cutover takes.
+                poll_s = _SLOW_POLL_S
+                self.pool_for(self.routing.clusters[shard].primary).suspect()
             self.runtime.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
         if step is Step.PRIMARY:
             log.warning(

@@ -35,12 +35,13 @@ class DatabaseMissing(ServerRefused):
 
 
 class ReadOnly(ServerRefused):
-    """The server is read-only.
+    """The server is read-only: a replica, or a primary that another one is about to replace.
 
     Attributes:
         may_have_moved: whether the pool has discarded the connection, because its address may lead elsewhere now.
     """
 
+    retryable = True
     may_have_moved: bool = False
 
 

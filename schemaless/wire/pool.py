@@ -63,7 +63,8 @@ from schemaless.wire.sql.sessions import NO_CLAIM
 from schemaless.wire.urls import Credentials
 
 READ_ONLY_S: Final = 1.0
-"""Interval between attempts to find out whether the address of a read-only server leads elsewhere now, in seconds."""
+"""Interval between attempts to find out whether the address of a read-only server, or of one that lacks a shard, leads
+elsewhere now, in seconds."""
 
 _JITTER: Final = (0.75, 1.25)
 
@@ -210,6 +211,7 @@ class NodePool:
         self.recheck_at_s = 0.0
         self.address = Address(node)
         self._read_only_at_s = -math.inf
+        self._suspected_at_s = -math.inf
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._reset()
@@ -264,6 +266,12 @@ class NodePool:
             claim=NO_CLAIM if claim is None else claim.sql,
             runtime=self.runtime,
         )
+
+    def suspect(self) -> None:
+        """Have the next call check the address: a server that it has left may lack a shard that the new one has."""
+        now_s = time.monotonic()
+        if now_s - self._suspected_at_s >= READ_ONLY_S:
+            self._suspected_at_s, self.recheck_at_s = now_s, 0.0
 
     def is_fresh(self, connection: Connection) -> bool:
         """Return True if no connection has been lost, and no server or claim has changed, since this one was opened."""

@@ -19,7 +19,13 @@ from schemaless.local.description import LocalServer
 from schemaless.ops.failover import adopt as failover
 from schemaless.ops.failover import nodes
 from schemaless.ops.failover.states import node_states
+from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
+from schemaless.ops.move import run as moves
+from schemaless.ops.move.copying import Copier
+from schemaless.ops.move.fence import Fence
+from schemaless.ops.move.record import Records
+from schemaless.ops.move.spec import MoveSpec
 from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.membership import Timing
 from schemaless.store.internals import Internals, internals_of
@@ -227,6 +233,70 @@ def test_jobs_look_at_the_server_that_an_address_leads_to_now(address):
 
         assert watch.look(Thresholds()).kind is None
         watch.close()
+
+
+PHASES = {
+    "copying": (Copier, "copy"),
+    "catching up": (Fence, "probe"),
+    "locked": (Fence, "rename_source"),
+    "fenced": (Fence, "rename_target"),
+    "switched": (Records, "flip"),
+}
+
+
+CASES = [(phase, who) for phase in PHASES for who in ("source", "target")]
+
+
+@pytest.mark.guarantee("topology-jobs")
+@pytest.mark.parametrize(
+    ("phase", "who"),
+    [case if case == ("copying", "target") else pytest.param(*case, marks=pytest.mark.long) for case in CASES],
+)
+def test_a_move_continues_on_the_server_that_an_address_leads_to_now(replicated, servers, phase, who, monkeypatch):
+    """Its sessions lead to the former server, which is read-only; new ones find what the move has done so far."""
+    monkeypatch.setattr(driver, "POLL_S", 0.01)
+    name, proxy = f"address{next(_names)}", Proxy([str(replicated.socket), str(servers[0].socket)])
+    with ExitStack() as stack:
+        stack.callback(proxy.close)
+        for server in (replicated, servers[0]):
+            create_mover(server)
+        moved, catalog = (url.replace("root@", "mover@") for url in proxy.urls)
+        stack.enter_context(caught_up(replicated))
+        url = schemaless.create(name, SHARDS, [catalog, moved])
+        store = stack.enter_context(schemaless.connect(url))
+        shard = 1 if who == "source" else 0
+        puts = store.put_cells([NewCell(row_of(shard), "BASE", 1, {"n": n}) for n in range(10)])
+        kind, function = PHASES[phase]
+        original = getattr(kind, function)
+
+        def leads_elsewhere(*given: object, **options: object) -> object:
+            monkeypatch.setattr(kind, function, original)
+            stack.enter_context(read_only(replicated))
+            stack.enter_context(caught_up(replicated))
+            replica = stack.enter_context(promoted(replicated))
+            proxy.leads_to[str(replicated.socket)] = str(replica.socket)
+            return original(*given, **options)
+
+        monkeypatch.setattr(kind, function, leads_elsewhere)
+        target = "cluster-1" if who == "source" else "cluster-2"
+        (record,) = moves.run(store, MoveSpec(target, accounts=False), [shard])
+        with schemaless.connect(url) as afterwards:
+            cells = [(cell.row_key, cell.added_id) for cell in afterwards.iter_shard(shard)]
+
+            assert record.phase == "verified"
+            assert internals_of(afterwards).topology.cluster_of(shard).name == target
+            assert sorted(cells) == sorted((put.key.row_key, put.added_id) for put in puts)
+
+
+def create_mover(server: LocalServer) -> None:
+    """Create an account that may do everything but write on a read-only server."""
+    unable = "SUPER, READ_ONLY ADMIN" if server.flavour == "mariadb" else "SUPER, CONNECTION_ADMIN"
+    sql(
+        server,
+        "CREATE USER IF NOT EXISTS mover@localhost",
+        "GRANT ALL ON *.* TO mover@localhost",
+        f"REVOKE {unable} ON *.* FROM mover@localhost",
+    )
 
 
 @pytest.mark.long

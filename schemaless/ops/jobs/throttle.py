@@ -30,7 +30,6 @@ from schemaless.errors import (
     ServerError,
     ServerTimeout,
     ServerUnavailable,
-    TopologyError,
 )
 from schemaless.ops.jobs.sql import SELECT_HISTORY_LENGTH, SHOW_ACTIVITY
 from schemaless.planning.sampling.table_sizes import database_folder, disk_space_in
@@ -40,7 +39,15 @@ from schemaless.topology.replication import is_same_server
 from schemaless.topology.shards import Shards
 from schemaless.wire.accounts import own_grant
 from schemaless.wire.connection import Connection
-from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut, reworded
+from schemaless.wire.errors import (
+    READ_ONLY,
+    ConnectionLost,
+    DatabaseMissing,
+    Deadlock,
+    ReadOnly,
+    ReplyTimedOut,
+    reworded,
+)
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import on_servers
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -271,7 +278,6 @@ class ClusterWatch:
 
         Raises:
             ReplicaRefused: a replica has shown no token in time, or is the primary itself.
-            TopologyError: the primary is read-only.
             AccessDenied: the account lacks a privilege of the role ``migrate``.
             ServerError: the primary refused a statement.
         """
@@ -288,7 +294,7 @@ class ClusterWatch:
         look, problem = None, None
         try:
             look = self._poll(reads, runners)
-        except (TopologyError, ServerError) as error:
+        except ServerError as error:
             problem = error
         if look is None or look.kind == "unreachable":
             self._shards.router.again(known)
@@ -323,10 +329,12 @@ class ClusterWatch:
         try:
             try:
                 load = self._primary.ask(self._ask_primary)
-            except TopologyError:
+            except ReadOnly:
                 # The address may lead to another server now, which only a new connection reaches.
                 self._primary.pool.replace_connections()
                 load = self._primary.ask(self._ask_primary)
+        except ReadOnly as problem:
+            waits.append(("unreachable", problem.message))
         except (ServerUnavailable, ServerTimeout, OutcomeUnknown) as problem:
             waits.append(("unreachable", f"the primary {problem.node} does not answer: {problem.message}"))
         else:
@@ -374,10 +382,12 @@ class ClusterWatch:
         connection.ensure(_NO_LONG_LOCKS)
         # Do not write to a server that was demoted by a failover.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
-            raise TopologyError(
+            raise ReadOnly(
                 f"the primary {connection.node} of {self.cluster.name} is read-only; if another server is the primary "
                 "now, record it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
-                "set-primary'; then run the job again"
+                "set-primary'",
+                node=connection.node,
+                code=min(READ_ONLY),
             )
         load = self._load(connection)
         self._own_calls += 1

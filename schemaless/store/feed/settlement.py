@@ -85,7 +85,7 @@ def observe(connection: Connection, database: str) -> Observation:
             shard=connection.shard,
         )
     if int(read_only):
-        raise FeedRefused(
+        refused = FeedRefused(
             "the server is read-only. If it has become a replica, name the new primary with 'schemaless topology "
             "set-primary'",
             node=connection.node,
@@ -93,6 +93,8 @@ def observe(connection: Connection, database: str) -> Observation:
             # The code that a write would be refused with.
             code=min(READ_ONLY),
         )
+        refused.retryable = True
+        raise refused
     locks = (WriteLock(*map(int, identity)) for *identity, schema, _, _, _ in rows if schema == database)
     return Observation(top, frozenset(locks))
 

@@ -21,6 +21,7 @@ from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.membership import Pair, View
 from schemaless.store.followers.rows import FollowerRow, FollowerRows, Move
 from schemaless.store.followers.states import DIED, QUARANTINED, STOPPED
+from schemaless.wire.errors import READ_ONLY
 
 PAGE_CELLS: Final = 500
 """Maximum number of cells per page, and of cells that are handled again after a crash."""
@@ -260,6 +261,9 @@ class Lease:
     def fail(self, error: SchemalessError) -> None:
         """Back off after a failure of the server, at most until it answers again."""
         node = error.node if isinstance(error, ServerError) and error.retryable else None
+        if isinstance(error, ServerError) and error.code in READ_ONLY:
+            # It answers, which must not end the wait.
+            node = None
         if node is not None and node == self.wait.node and not self.wait.is_over:
             # A poll has failed for the same reason.
             return

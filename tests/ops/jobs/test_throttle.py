@@ -19,7 +19,7 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.base.events import only
-from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.errors import InvalidInput, ReplicaRefused
 from schemaless.local.description import LocalServer
 from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job import RunStarted
@@ -501,16 +501,17 @@ def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, u
 
 @pytest.mark.mysql
 @pytest.mark.twice
-def test_read_only_primary_ends_the_job(watching, replicated):
-    """Writes to a demoted primary would be lost, so no token is written."""
+def test_read_only_primary_is_waited_for(watching, replicated):
+    """Writes to a demoted primary would be lost, so no token is written; another one is about to be named."""
     before = sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}")
     sql(replicated, "SET GLOBAL read_only = 1")
     try:
-        with pytest.raises(TopologyError, match="is read-only; if another server is the primary now, record it with"):
-            watching(role="root").look()
+        look = watching(role="root").look()
     finally:
         sql(replicated, "SET GLOBAL read_only = 0")
 
+    assert look.kind == "unreachable"
+    assert "is read-only; if another server is the primary now, record it with" in look.reason
     assert sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}") == before
 
 
