@@ -345,6 +345,8 @@ class _ShardWork:
             self._shards.run(self._shard, discount_read)
         for attempt in range(_ROUNDS):
             if attempt:
+                if block.latest:
+                    block.latest = latest_versions(self._internals, self._shard, map(place_of, block.cells))
                 self.prepare(block)
             for sql, changes in block.updates:
                 self._archive_originals(changes)
@@ -378,7 +380,8 @@ class _ShardWork:
             elif stored is None:
                 block.tally.column(cell.column_name).erased += 1
                 block.tally.outdated -= 1
-            elif stored.body != change.body and not self._is_done(stored.body):
+            elif stored.body != change.body and (stored.body == cell.body or not self._is_done(stored.body)):
+                # If it has not changed, a base of the UPDATE's deltas is gone, and another one is needed.
                 yield stored
 
     def _is_done(self, body: bytes) -> bool:

@@ -140,6 +140,28 @@ def test_a_body_is_not_replaced_by_a_delta_against_a_base_that_is_gone(
     assert updates.send(sql) == (int(change != "none"), False)
 
 
+def test_a_delta_that_was_refused_is_tried_again_with_another_base(
+    fresh_store, migrate_store, erase_store, new_row, monkeypatch
+):
+    """The run does not report that nothing is left to do."""
+    row, erased, send = new_row(), [], BodyUpdates.send
+    fresh_store.put_cells([NewCell(row, "A", n, document(row, n)) for n in range(20)])
+
+    def erasing(updates, sql, bases=()):
+        if bases and not erased:
+            erased.append(max(bases)[2])
+            erase_store.erase(row, "A", erased[0], reason="test")
+        return send(updates, sql, bases)
+
+    monkeypatch.setattr(BodyUpdates, "send", erasing)
+    first, second = (migrate.run(migrate_store, HISTORY).total() for _ in range(2))
+
+    assert erased
+    assert first.cells > 10
+    assert second.cells == 0
+    assert_readable(fresh_store, {(row, "A"): range(20)}, {(row, "A", erased[0])})
+
+
 def test_bases_in_later_blocks(fresh_store, migrate_store, new_row):
     """The latest versions of a row are looked up in the first blocks, and known in later ones."""
     row, count = new_row(), 450
