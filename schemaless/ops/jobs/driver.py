@@ -44,7 +44,7 @@ GIVE_UP_S: Final = 600.0
 def patiently(store: Datastore, call: Callable[[], T]) -> T:
     """Return the result of a call that is safe to repeat, and repeat it while a server is unavailable.
 
-    For what follows the work of a job: the job has ended, so repeating the command would not repeat it.
+    For what precedes and follows the work of a job: repeating the command would not repeat it.
 
     Raises:
         SchemalessError: an error that a retry cannot fix, or that persisted for too long.

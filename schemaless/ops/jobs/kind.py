@@ -7,7 +7,7 @@ import platform
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Generic, Self, TypedDict, TypeVar
 
 from schemaless.base.events import Listener, ignore_events
@@ -233,10 +233,10 @@ class JobKind(Generic[S]):
             listener(RunStarted(job, new))
             pool.prepare(opening_of(store))
             if new:
-                self.before(store, job)
+                patiently(store, partial(self.before, store, job))
             ended = Driver(store, job, self.work, listener).run(pool)
             pool.begin_shutdown()
-            patiently(store, lambda: self.after(store, ended))
+            patiently(store, partial(self.after, store, ended))
         if ended.state == "cancelled":
             raise JobConflict(f"job {job.job_id} was cancelled ({ended.message}); completed work is kept", job.job_id)
         return ended

@@ -32,6 +32,7 @@ from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import rebuild, reencode, restore
 from schemaless.ops.migrate import run as migrate
+from schemaless.ops.migrate.binlog_cost import binary_log_point
 from schemaless.ops.migrate.rebuild import REBUILD
 from schemaless.ops.migrate.reencode import BlockBounds
 from schemaless.ops.migrate.restore import RestoreSpec
@@ -562,6 +563,23 @@ def test_a_job_that_is_done_ends_whatever_fails_afterwards(kind, root_store, leg
         if not struck:
             break
     assert fails > 3
+
+
+def test_what_is_measured_before_a_job_is_measured_whatever_fails(fresh_store, legacy, migrate_store, monkeypatch):
+    """The command, repeated, would join the job and take up its work at once."""
+    failures = [ServerUnavailable("it has gone", node="db-1")]
+
+    def failing(connection):
+        if failures:
+            raise failures.pop()
+        return binary_log_point(connection)
+
+    monkeypatch.setattr(driver, "POLL_S", 0.01)
+    monkeypatch.setattr(migrate, "binary_log_point", failing)
+    report = migrate.run(migrate_store)
+
+    assert failures == []
+    assert all("size_before" in state.measures for state in JobStore(migrate_store).shards(report.job_id))
 
 
 def test_a_job_is_not_done_if_a_failover_lost_that(fresh_store, legacy, migrate_store, monkeypatch):
