@@ -195,7 +195,7 @@ class Exporters:
             access = internals_of(store).follower_access
             # As its supervisor would.
             remove_worker(access.catalog(), store.name, self._name)
-            self.faults += self._seen(store.shard_count)
+            self.faults += self.seen(store.shard_count)
 
     def finish(self) -> tuple[int, int]:
         """Export the rest, and compare the files with the store; return the numbers of cells and of files."""
@@ -213,7 +213,7 @@ class Exporters:
                     worker.schedule.poll_now()
                     worker.turn()
                 worker.release_all()
-            self.faults += self._seen(store.shard_count)
+            self.faults += self.seen(store.shard_count)
             shards = range(store.shard_count)
             expected = {(shard, cell.added_id) for shard in shards for cell in store.scan_shard(shard)}
             files = sorted(self.root.glob("cells/*/*.parquet"))
@@ -231,7 +231,7 @@ class Exporters:
     def _name(self) -> str:
         return f"exporter {self._started}"
 
-    def _seen(self, shard_count: int) -> list[str]:
+    def seen(self, shard_count: int) -> list[str]:
         """Return what is wrong with the files that readers see now: by the manifest, and by the folder."""
         target = LocalTarget(self.root)
         try:

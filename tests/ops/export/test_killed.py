@@ -9,10 +9,7 @@ import pytest
 
 from tests.ops.export.killed import CONTROLS, STEPS, Death, Exporters
 
-pytestmark = pytest.mark.mysql
-
-POINTS = pytest.mark.parametrize("points", [3, pytest.param(len(STEPS), marks=pytest.mark.long)])
-"""Number of steps at which a process dies."""
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
 
 @pytest.fixture
@@ -40,12 +37,11 @@ def exporters(accounts, fresh_url, put, tmp_path):
 
 
 @pytest.mark.guarantee("export-once")
-@POINTS
-def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters, points):
+def test_exporters_killed_at_any_step_miss_and_repeat_nothing(exporters):
     """What readers see is right after every kill; the last process completes the export."""
     made, finish = exporters
     chance = random.Random(11)
-    steps = chance.sample(STEPS, points)
+    steps = chance.sample(STEPS, len(STEPS))
     for number, step in enumerate(steps):
         death = Death(step, chance.randrange(2), number if number % 2 else None)
         made.end(made.start(death), death)

@@ -1,4 +1,4 @@
-"""A worker process that logs its cells; ``test_killed.py`` kills and freezes it."""
+"""A worker process that logs its cells; ``tests/ops/jobs/test_killed.py`` kills and freezes it."""
 
 from __future__ import annotations
 
