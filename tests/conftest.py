@@ -159,8 +159,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run everything that uses a server on each kind, and what is marked so on MariaDB with MyRocks too."""
-    if "server_kind" in metafunc.fixturenames:
+    """Run everything that uses a server on each kind, and what is marked so on MariaDB with MyRocks too.
+
+    What names its kind itself (``ONE_KIND``) runs on that one only, and shares the servers with the rest.
+    """
+    named = any("server_kind" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "server_kind" in metafunc.fixturenames and not named:
         on_myrocks = "mariadb" in _KINDS and metafunc.definition.get_closest_marker("myrocks") is not None
         metafunc.parametrize(
             "server_kind", [*_KINDS, *(["myrocks"] if on_myrocks else [])], indirect=True, scope="session"

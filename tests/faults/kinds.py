@@ -4,4 +4,6 @@ import pytest
 
 from tests import foreign
 
-ONE_KIND = pytest.mark.parametrize("flavour", [foreign.CHOSEN or "mysql"], indirect=True)
+ONE_KIND = pytest.mark.parametrize(
+    "server_kind", ["given" if foreign.GIVEN else foreign.CHOSEN or "mysql"], indirect=True, scope="session"
+)

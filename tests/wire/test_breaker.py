@@ -6,7 +6,6 @@ import itertools
 import pickle
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,9 +15,7 @@ import pytest
 
 import schemaless
 from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
-from schemaless.local.description import LocalServer
 from schemaless.store.internals import internals_of
-from schemaless.testing.servers import private_servers
 from schemaless.wire import breaker, pool
 from schemaless.wire.attempts import ATTEMPTS, Attempt
 from schemaless.wire.breaker import FAILURES, FIRST_PAUSE_S, MAX_PAUSE_S, Breaker
@@ -190,17 +187,11 @@ def test_a_deadlock_is_retried_however_long_it_takes(monkeypatch, tmp_path):
     assert fake_clock.attempts == ATTEMPTS
 
 
-@pytest.fixture(scope="module")
-def server(flavour: str) -> Iterator[LocalServer]:
-    """A private server, which the test suspends."""
-    with private_servers(flavour, 1) as (running,):
-        yield running
-
-
 @pytest.mark.guarantee("breaker")
 @pytest.mark.mysql
-def test_a_hanging_server_is_probed_by_one_caller_at_a_time(server, eventually, monkeypatch):
+def test_a_hanging_server_is_probed_by_one_caller_at_a_time(servers, eventually, monkeypatch):
     """Calls are rejected without using the network and say when to retry; they succeed once the server answers."""
+    server = servers[0]
     url = schemaless.create("hangs", 1, [server.url])
     opened = itertools.count()
     original = pool.open_connection

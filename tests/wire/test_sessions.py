@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless.testing.servers import private_servers
+from schemaless.local.description import LocalServer
 from schemaless.wire import session as connect
 from schemaless.wire.driver import DriverConnection
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -58,10 +58,9 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def server(flavour: str) -> Iterator[str]:
-    """A private server, whose global settings the tests change."""
-    with private_servers(flavour, 1) as (running,):
-        yield running.url
+def server(servers: list[LocalServer]) -> str:
+    """The server whose global settings the tests change, and restore."""
+    return servers[0].url
 
 
 @contextlib.contextmanager
@@ -90,16 +89,18 @@ def set_globally(server: str, flavour: str) -> Iterator[Callable[[dict[str, Any]
                 if name == "isolation":
                     variable = "tx_isolation" if flavour == "mariadb" else "transaction_isolation"
                 cursor.execute(f"SELECT @@global.{variable}")
-                before[variable] = cursor.fetchone()[0]
+                before.setdefault(variable, cursor.fetchone()[0])
                 cursor.execute(f"SET GLOBAL {variable}=%s", (value,))
 
         yield change
         for name, value in before.items():
             cursor.execute(f"SET GLOBAL {name}=%s", (value,))
+            cursor.execute(f"SELECT @@global.{name}")
+            assert cursor.fetchone()[0] == value
 
 
 @pytest.fixture(scope="module")
-def account(server: str) -> str:
+def account(server: str) -> Iterator[str]:
     """An account without administrative privileges, for which init_connect is executed."""
     with root_of(server) as cursor:
         cursor.execute("CREATE USER plain@localhost")
@@ -107,7 +108,9 @@ def account(server: str) -> str:
             "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, "
             "LOCK TABLES ON *.* TO plain@localhost"
         )
-    return server.replace("root@", "plain@")
+    yield server.replace("root@", "plain@")
+    with root_of(server) as cursor:
+        cursor.execute("DROP USER plain@localhost")
 
 
 def committed(server: str, name: str) -> list[tuple[Any, ...]]:

@@ -39,7 +39,7 @@ from schemaless.wire import pool as pools
 from tests.accounts import Accounts, accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
-from tests.promotion import sql
+from tests.promotion import caught_up, sql
 
 pytestmark = [pytest.mark.mysql]
 
@@ -107,17 +107,26 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
 # Replicas
 
 
-@pytest.fixture(scope="module")
-def primary(flavour: str) -> Iterator[LocalServer]:
+@pytest.fixture
+def mortal(flavour: str) -> Iterator[LocalServer]:
     """A server with a replica; both may be killed."""
     with private_servers(flavour, 1, replicas=1) as (server,):
         yield server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def primary(request: pytest.FixtureRequest, flavour: str) -> Iterator[LocalServer]:
+    """A server with a replica, of the whole session unless a test names ``mortal``; in the end they replicate."""
+    found = request.getfixturevalue(getattr(request, "param", "replicated"))
+    yield found
+    with caught_up(found):
+        pass
+
+
+@pytest.fixture
 def own_accounts(primary: LocalServer) -> Iterator[Accounts]:
     """The accounts on that server."""
-    with accounts_on([primary.url]) as made:
+    with accounts_on([primary.url], prefix="migrated_") as made:
         yield made
 
 
@@ -169,13 +178,15 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
         # The replica has been proven before; one that never shows a token would be refused.
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         sql(replica, f"STOP {word}")
-        time.sleep(0.1)
-        spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.3))
-        thread, ended = run_in_a_thread(url, spec)
-        eventually(lambda: job_store.latest("migrate").job_id == 2 and job_store.clusters(2)[0].reason, "it waits")
-        reason = job_store.clusters(2)[0].reason
-        meanwhile = bodies(store)
-        sql(replica, f"START {word}")
+        try:
+            time.sleep(0.1)
+            spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.3))
+            thread, ended = run_in_a_thread(url, spec)
+            eventually(lambda: job_store.latest("migrate").job_id == 2 and job_store.clusters(2)[0].reason, "it waits")
+            reason = job_store.clusters(2)[0].reason
+            meanwhile = bodies(store)
+        finally:
+            sql(replica, f"START {word}")
         thread.join(120)
 
         assert str(replica.socket) in reason
@@ -186,6 +197,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("primary", ["mortal"], indirect=True)
 def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
     """The job waits until the replica is back and has caught up."""
     store, expected = filled
