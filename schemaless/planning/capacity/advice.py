@@ -14,8 +14,8 @@ from typing import Final
 
 from schemaless.base.numbers import Interval, counted
 from schemaless.planning.capacity.basis import Basis, Collected, file_shares
-from schemaless.planning.capacity.options import NOTHING, Asked, WhatIf, tiered_after
-from schemaless.planning.capacity.planning import ColdTier, Comparison, GrowthOfAll, Saving, compare
+from schemaless.planning.capacity.options import Asked, WhatIf, tiered_after
+from schemaless.planning.capacity.planning import ColdTier, Comparison, Saving
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.reporting import assemble_report
 from schemaless.planning.capacity.whatif import RETENTION
@@ -77,15 +77,9 @@ def suggestions(
         tier_after: Age in days at which cells become cold, if no column has a policy.
     """
     report = assemble_report(collected, made_at, _with_scenarios(collected, options, tier_after))
-    growth = GrowthOfAll.of(report, report.total, report.now)
-    now = compare(report, growth, report.now, NOTHING, report.now)
-    compared = {each.change.name: each for each in report.comparisons}
-    for scenario in report.scenarios:
-        change = WhatIf(name=scenario.name)
-        compared.setdefault(scenario.name, compare(report, growth, report.now, change, scenario))
     found = [
-        Suggestion(name, Saving.of(now, each), effort, commands, each.cold if each.change.tiers else None)
-        for each, (name, effort, commands) in _candidates(report, compared)
+        Suggestion(name, Saving.of(report.now, each), effort, commands, each.cold if each.change.tiers else None)
+        for each, (name, effort, commands) in _candidates(report)
     ]
     found += _unused(report, index_names, unread)
     helpful = [each for each in found if any(part > 0 for part in each.urgency)]
@@ -108,9 +102,7 @@ def _with_scenarios(collected: Collected, options: Asked, tier_after: int) -> As
     return replace(options, engine=engines[0] if engines else None, what_ifs=what_ifs)
 
 
-def _candidates(
-    report: CapacityReport, compared: Mapping[str, Comparison]
-) -> Iterable[tuple[Comparison, tuple[str, str, tuple[str, ...]]]]:
+def _candidates(report: CapacityReport) -> Iterable[tuple[Comparison, tuple[str, str, tuple[str, ...]]]]:
     """Yield the comparison of each candidate with its name, effort and commands."""
     codec, in_history = report.codec, report.history_codec(report.codec)
     rewrite = "every body is rewritten online, then every table"
@@ -128,12 +120,12 @@ def _candidates(
         name = f"{in_history}{HISTORY}"
         commands = (*_reencode(report, in_history, " --history"), _REBUILD)
         known[name] = (f"store versions as differences ({in_history})", rewrite, commands)
-    for name, comparison in compared.items():
-        change = comparison.change
+    for change in report.options.what_ifs:
+        name = change.name
         if change.dictionary:
             known[name] = ("train dictionaries", rewrite, (*_with_dictionaries(report), _REBUILD))
         if change.tiers:
-            known[name] = _cold(report, comparison)
+            known[name] = _cold(report, change)
         if change.engine is not None:
             known[name] = (
                 f"move to {name}",
@@ -147,12 +139,12 @@ def _candidates(
                 "erases older versions for good, then rewrites every table",
                 (f"schemaless retention set {column} --versions {kept}", *known[RETENTION][2]),
             )
-    return [(compared[name], texts) for name, texts in known.items() if name in compared]
+    return [(report.compared[name], texts) for name, texts in known.items() if name in report.compared]
 
 
-def _cold(report: CapacityReport, comparison: Comparison) -> tuple[str, str, tuple[str, ...]]:
+def _cold(report: CapacityReport, change: WhatIf) -> tuple[str, str, tuple[str, ...]]:
     """Return the name, effort and commands of tiering."""
-    days = {name: comparison.change.tier_days(name) for name in report.file_share}
+    days = {name: change.tier_days(name) for name in report.file_share}
     ages = sorted({counted(each, "day") for each in days.values() if each is not None})
     effort = "reads of old documents take longer, and every table is rewritten"
     sets = [f"schemaless tier set {name} --after {each}d" for name, each in days.items() if each is not None]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from schemaless.base.numbers import Interval, adding_up, counted, summed
 from schemaless.planning.capacity.basis import Basis, DiskForecast, mean
 from schemaless.planning.capacity.forecast import Band, Expiry, Forecast, NoForecast, whole_days
 from schemaless.planning.capacity.model import GB, TB
-from schemaless.planning.capacity.options import FULL, NOTHING, PlanningOptions, WhatIf
+from schemaless.planning.capacity.options import FULL, PlanningOptions
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until, ends_of
 
 _COST_DAYS: Final = 365
@@ -274,13 +274,11 @@ class GrowthOfAll:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Scenario):
     """A scenario with the figures that are compared.
 
     Attributes:
-        change: What the scenario changes.
-        scenario: Its outlook for each disk.
         full: When the first disk fills up, and by when to order with the scenario's lead time; None if unknown.
         price_per_tb: The scenario's price of a TB of disk, or None if unknown.
         stored_bytes: Total length of all files at the start, all copies counted; None if unknown.
@@ -290,8 +288,6 @@ class Comparison:
         cold: The cold store in that time; None without one, or without a forecast.
     """
 
-    change: WhatIf
-    scenario: Scenario
     full: Level | None
     price_per_tb: float | None
     stored_bytes: Interval | None
@@ -349,7 +345,7 @@ class Saving:
     @classmethod
     def of(cls, now: Comparison, then: Comparison) -> Saving:
         """Return what ``then`` saves compared with ``now``."""
-        first, other, share, per_month = now.scenario.first, then.scenario.first, None, None
+        first, other, share, per_month = now.first, then.first, None, None
         days, least_days = None, 0
         if first is not None and other is not None and first.days and other.days and math.isfinite(first.days.mid):
             horizon = first.horizon_days or 0
@@ -406,24 +402,22 @@ def _level(outlook: DiskOutlook, disk: DiskForecast, share: float, lead_days: fl
     return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
 
 
-def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, scenario: Scenario) -> Comparison:
+def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, scenario: Scenario) -> Comparison:
     """Return the figures of a scenario that are compared.
 
     Args:
         basis: The disks, and the price and lead time of scenarios that do not set their own.
         growth: Growth of all disks.
         now: The scenario without changes.
-        change: What the scenario changes.
-        scenario: Its outlook for each disk.
+        scenario: The scenario.
     """
-    options, first = basis.options.planning, scenario.first
+    options, change, first = basis.options.planning, scenario.change, scenario.first
     lead_days = options.lead_days if change.lead_days is None else change.lead_days
     price = options.price_per_tb if change.price_per_tb is None else change.price_per_tb
     cold_price = options.cold_price_per_gb if change.cold_price_per_gb is None else change.cold_price_per_gb
-    stored, before = _stored(scenario, growth.copies, change), _stored(now, growth.copies, NOTHING)
+    stored, before = _stored(scenario, growth.copies), _stored(now, growth.copies)
     return Comparison(
-        change=change,
-        scenario=scenario,
+        **{part.name: getattr(scenario, part.name) for part in fields(scenario)},
         full=None if first is None else levels(basis, scenario, [first.disk], (), lead_days)[0],
         price_per_tb=price,
         stored_bytes=stored,
@@ -433,10 +427,11 @@ def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, change: WhatIf, sc
     )
 
 
-def _stored(scenario: Scenario, copies: Mapping[str, int], change: WhatIf) -> Interval | None:
+def _stored(scenario: Scenario, copies: Mapping[str, int]) -> Interval | None:
     """Return the length of all files of a scenario, all copies counted; None if a disk's files are unknown."""
     if scenario.file_bytes is None:
         return None
+    change = scenario.change
     return change.total(size.times(change.copies or copies[disk]) for disk, size in scenario.disk_file_bytes.items())
 
 

@@ -14,6 +14,7 @@ from schemaless.base.numbers import Interval, added
 from schemaless.codec.envelope import COLD
 from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
 from schemaless.planning.capacity.measurement import Group, Measurement
+from schemaless.planning.capacity.options import NOTHING
 from schemaless.planning.capacity.planning import Comparison, Planning, Saving
 from schemaless.planning.capacity.skew import ShardSize, Skew, file_sizes
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -33,6 +34,7 @@ class CapacityReport(Basis):
         codec: The codec to re-encode to: the requested or the recommended one, or None.
         scenarios: What-if scenarios, starting with ``now``.
         planning: Fill thresholds, order dates and costs.
+        compared: All scenarios but the lost host, by name, with the figures to compare.
         comparisons: ``now`` and the scenarios of the user; without these, ``now`` and re-encoding to ``codec``.
         saving: What re-encoding to ``codec`` saves, or None.
         skew: Distribution of bytes over shards and clusters.
@@ -48,6 +50,7 @@ class CapacityReport(Basis):
     codec: str | None
     scenarios: tuple[Scenario, ...]
     planning: Planning
+    compared: Mapping[str, Comparison]
     comparisons: tuple[Comparison, ...]
     saving: Saving | None
     skew: Skew
@@ -56,19 +59,17 @@ class CapacityReport(Basis):
     how: tuple[tuple[str, str], ...]
 
     @property
-    def now(self) -> Scenario:
+    def now(self) -> Comparison:
         """The scenario without changes."""
-        return self.scenarios[0]
+        return self.compared[NOTHING.name]
 
     @property
-    def after(self) -> Scenario | None:
+    def after(self) -> Comparison | None:
         """The scenario in which cells are re-encoded to ``codec`` and tables rebuilt.
 
         None if there is no such scenario.
         """
-        return next(
-            (scenario for scenario in self.scenarios if self.codec is not None and scenario.name == self.codec), None
-        )
+        return self.compared.get(self.codec or "")
 
     @property
     def compares(self) -> bool:
@@ -199,16 +200,17 @@ def bars(report: CapacityReport) -> list[Bar]:
     first = _bar("now", columns, known)
     codecs = []
     for scenario in report.scenarios:
-        if scenario.codec is None or scenario.name != scenario.codec:
+        codec = scenario.change.trial
+        if codec is None or scenario.name != codec:
             continue
         ratios = {
             trial.column_name: trial.migrated_pages_share.mid
             for trial in report.tried
-            if trial.codec in (scenario.codec, plain_name(scenario.codec))
+            if trial.codec in (codec, plain_name(codec))
         }
         # Scale the fitted sizes of the first bar, so that an unchanged column is drawn at the same length in both.
         sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}
-        codecs.append(_bar(scenario.codec, sizes, scenario.file_bytes))
+        codecs.append(_bar(codec, sizes, scenario.file_bytes))
     return [first, *sorted(codecs, key=lambda bar: bar.total.mid)]
 
 

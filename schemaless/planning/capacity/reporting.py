@@ -8,7 +8,7 @@ the same measurement.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Final
 
@@ -27,7 +27,7 @@ from schemaless.planning.capacity.planning import GrowthOfAll, Planning, Saving,
 from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import how_obtained, note_on_other_tables, notes_of, warnings_of
 from schemaless.planning.capacity.skew import skew_of
-from schemaless.planning.capacity.whatif import Scenario, scenarios
+from schemaless.planning.capacity.whatif import LOST_HOST, scenarios
 from schemaless.schema.engines import ENGINES
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import Policy
@@ -165,6 +165,7 @@ def assemble_report(
     outlooks = scenarios(basis, codec)
     total = basis.forecast_total()
     growth = GrowthOfAll.of(basis, total, outlooks[0])
+    compared = {each.name: compare(basis, growth, outlooks[0], each) for each in outlooks if each.name != LOST_HOST}
     asked = {(change.engine, codec) for change in options.what_ifs for codec in (None, change.trial)}
     shown = tuple(effect for effect in basis.engines if (effect.engine, effect.codec) in asked)
     inherited = {part.name: getattr(basis, part.name) for part in fields(basis)}
@@ -177,10 +178,10 @@ def assemble_report(
         codec=codec,
         scenarios=tuple(outlooks),
         planning=Planning(options.planning),
-        comparisons=tuple(
-            compare(basis, growth, outlooks[0], *compared) for compared in _compared(outlooks, codec, options)
-        ),
-        saving=_saving(basis, growth, outlooks, codec),
+        compared=compared,
+        comparisons=tuple(compared[name] for name in _to_compare(codec, options) if name in compared),
+        # Nothing is saved if all cells are in the codec already.
+        saving=Saving.of(compared[NOTHING.name], compared[codec]) if codec in compared else None,
         skew=skew_of(newest),
         warnings=(),
         notes=(),
@@ -196,7 +197,7 @@ def assemble_report(
     )  # See ``combine``.
     return replace(
         report,
-        planning=_planning(report, growth),
+        planning=_planning(report),
         warnings=(*(f"left out: {problem}" for problem in collected.unreadable), *stale, *warnings_of(report)),
         notes=(*collected.notes, *differences, *newest.notes, *notes_of(report), *other_tables),
     )
@@ -227,34 +228,19 @@ def _tiering(basis: Basis) -> list[WhatIf]:
     return [WhatIf(name=TIERING, text=text, tier_after=tiers)] if tiers else []
 
 
-def _compared(scenarios: Sequence[Scenario], codec: str | None, options: Asked) -> list[tuple[WhatIf, Scenario]]:
-    """Return the scenarios to compare: ``now`` and the user's, or ``now`` and re-encoding if the user gave none."""
-    changes = list(options.what_ifs)
-    asked = [change for change in changes if change.name != TIERING]
-    if codec is not None and all(change.engine is not None and change.engine == options.engine for change in asked):
-        changes.insert(0, WhatIf(name=codec, codec=codec))
-    by_name = {scenario.name: scenario for scenario in scenarios}
-    return [(change, by_name[change.name]) for change in (NOTHING, *changes) if change.name in by_name]
+def _to_compare(codec: str | None, options: Asked) -> list[str]:
+    """Name the scenarios to compare: ``now`` and the user's, or ``now`` and re-encoding if the user gave none."""
+    asked = [change for change in options.what_ifs if change.name != TIERING]
+    alone = all(change.engine is not None and change.engine == options.engine for change in asked)
+    return [NOTHING.name, *([codec] if codec and alone else []), *(change.name for change in options.what_ifs)]
 
 
-def _saving(basis: Basis, growth: GrowthOfAll, outlooks: Sequence[Scenario], codec: str | None) -> Saving | None:
-    """Return what re-encoding saves; None if there is no codec to re-encode to, or everything is in it already."""
-    after = next((outlook for outlook in outlooks if codec is not None and outlook.name == codec), None)
-    if after is None:
-        return None
-    now, then = (
-        compare(basis, growth, outlooks[0], change, scenario)
-        for change, scenario in ((NOTHING, outlooks[0]), (WhatIf(name=after.name, codec=codec), after))
-    )
-    return Saving.of(now, then)
-
-
-def _planning(report: CapacityReport, growth: GrowthOfAll) -> Planning:
+def _planning(report: CapacityReport) -> Planning:
     options = report.planning.options
     worst_first = [outlook.disk for outlook in report.now.worst_first]
     known = [scenario for scenario in (report.now, report.after) if scenario is not None]
     reached = [levels(report, scenario, worst_first, options.thresholds, options.lead_days) for scenario in known]
-    costs = [] if options.price_per_tb is None else [growth.cost(each, options.price_per_tb) for each in known]
+    costs = [] if options.price_per_tb is None else [report.compared[each.name].cost for each in known]
     return Planning(
         options,
         reached[0],

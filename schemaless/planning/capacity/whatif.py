@@ -103,20 +103,21 @@ class Scenario:
     """A what-if scenario.
 
     Attributes:
-        name: Short and stable: ``now``, ``rebuilt``, ``msgpack+zlib``, ``growth x2``, ...
-        text: Description for people.
-        codec: The codec that all cells are re-encoded to, as its trial names it, or None.
+        change: What it changes; its name is short and stable: ``now``, ``rebuilt``, ``growth x2``, ...
         disks: One outlook per disk.
         file_bytes: Total length of the files at the start, counting one copy, or None if unknown.
         disk_file_bytes: The same by disk name.
     """
 
-    name: str
-    text: str
-    codec: str | None
+    change: WhatIf
     disks: tuple[DiskOutlook, ...]
     file_bytes: Interval | None = None
     disk_file_bytes: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the change."""
+        return self.change.name
 
     @property
     def first(self) -> DiskOutlook | None:
@@ -458,7 +459,7 @@ def _scenario(basis: Basis, change: WhatIf) -> Scenario:
         outlook = _outlook(basis, entry, free, state.times, state.expiries)
         outlooks.append(replace(outlook, cold=state.cold))
     known = change.total(sizes.values()) if sizes and len(sizes) == len(basis.disks) else None
-    return Scenario(change.name, change.description, change.trial, tuple(outlooks), known, sizes)
+    return Scenario(change, tuple(outlooks), known, sizes)
 
 
 def _outlook(
@@ -501,7 +502,7 @@ def _lost_host(basis: Basis) -> Scenario:
     if not cases:
         text = "A host is lost, and there is no other disk of known size for its shards."
         outlooks = [DiskOutlook(disk.name, why="there is no other disk for its shards") for disk in single]
-        return Scenario(LOST_HOST, text, None, tuple(outlooks))
+        return Scenario(WhatIf(name=LOST_HOST, text=text), tuple(outlooks))
     return min(cases, key=lambda case: case.first.days.mid if case.first and case.first.days else math.inf)
 
 
@@ -522,7 +523,7 @@ def _without_host(basis: Basis, lost: Disk, others: Sequence[DiskForecast]) -> S
             outlooks.append(_outlook(basis, entry, remaining, Interval.of(1 + share * moving_per_day / own)))
         else:
             outlooks.append(DiskOutlook(disk.name, remaining, why="it has no growth yet"))
-    return Scenario(LOST_HOST, text, None, tuple(outlooks))
+    return Scenario(WhatIf(name=LOST_HOST, text=text), tuple(outlooks))
 
 
 def days_until(forecast: Forecast, free: Interval, factor: Interval) -> Band:

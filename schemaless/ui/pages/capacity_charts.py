@@ -271,7 +271,7 @@ def _bytes(report: CapacityReport) -> Chart | None:
 
 
 def _days_by_codec(report: CapacityReport) -> Chart | None:
-    rows = [each for each in report.scenarios if each.name in ("now", each.codec)]
+    rows = [each for each in report.scenarios if each.name in ("now", each.change.trial)]
     known = [(each.name, each.first) for each in rows if each.first is not None]
     if len(known) < 2:
         return None
@@ -283,7 +283,7 @@ def _days_by_scenario(report: CapacityReport) -> Chart | None:
     """Chart the days until full in each of the user's scenarios, in the order given."""
     if not report.compares:
         return None
-    known = [(each.change.name, each.scenario.first) for each in report.comparisons if each.scenario.first is not None]
+    known = [(each.name, each.first) for each in report.comparisons if each.first is not None]
     return _days_chart("scenarios", "Days until full in each scenario", known, None) if known else None
 
 

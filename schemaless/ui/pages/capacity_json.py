@@ -104,8 +104,13 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
         ],
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
-            _facts(scenario, "name", "text", "codec", "file_bytes")
-            | {"disks": [_outlook_json(outlook) for outlook in scenario.disks]}
+            {
+                "name": scenario.name,
+                "text": scenario.change.description,
+                "codec": scenario.change.trial,
+                "file_bytes": _plain(scenario.file_bytes),
+                "disks": [_outlook_json(outlook) for outlook in scenario.disks],
+            }
             for scenario in report.scenarios
         ],
         "skew": {

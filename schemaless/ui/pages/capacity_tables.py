@@ -127,7 +127,7 @@ def _side_by_side(report: CapacityReport) -> Table:
         return [name, *(text(comparison) for comparison in compared)]
 
     def of_first(name: str, text: Callable[[DiskOutlook], str], unknown: str = "") -> list[str]:
-        return row(name, lambda each: _known(each.scenario.first, text, unknown))
+        return row(name, lambda each: _known(each.first, text, unknown))
 
     rows = [
         row("growth", lambda each: each.change.changes.get("growth", "x1")),
@@ -188,7 +188,7 @@ def _by_disk(report: CapacityReport) -> Table:
     disks = [outlook.disk for outlook in report.now.worst_first]
     if not report.compares or len(disks) < 2:
         return Table(BY_DISK, [], [])
-    outlooks = [{outlook.disk: outlook for outlook in each.scenario.disks} for each in compared]
+    outlooks = [{outlook.disk: outlook for outlook in each.disks} for each in compared]
 
     def cell(outlook: DiskOutlook) -> str:
         bounded = outlook.days is not None and not math.isinf(outlook.days.low_80) and _range(outlook, 80)
@@ -367,10 +367,11 @@ def history_table(report: CapacityReport) -> Table:
 
 def _described(scenario: Scenario) -> str:
     """Return the description of a scenario, and why its days are unknown."""
+    text = scenario.change.description
     if scenario.first is not None:
-        return scenario.text
+        return text
     reasons = "; ".join(sorted({outlook.why for outlook in scenario.unknown if outlook.why}))
-    return f"{scenario.text.rstrip('.')}. Unknown: {reasons}." if reasons else scenario.text
+    return f"{text.rstrip('.')}. Unknown: {reasons}." if reasons else text
 
 
 def _scenarios(report: CapacityReport) -> Table:

@@ -320,7 +320,7 @@ def tier_answers(report: CapacityReport) -> dict[str, Answer]:
     """Return, for each compared scenario with tiering, how long the disks last, and what the cold store costs."""
     found = {}
     for each in report.comparisons:
-        cold, first = each.cold, each.scenario.first
+        cold, first = each.cold, each.first
         if not each.change.tiers or cold is None or first is None or first.days is None:
             continue
         days = f"the first disk is full in {days_text(first)}"

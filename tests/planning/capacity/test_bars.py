@@ -74,7 +74,7 @@ def test_small_files_that_a_rebuild_would_lengthen_are_not_rebuilt():
     assert now.days is not None
 
     for each in found.scenarios:
-        if each.name == "rebuilt" or each.codec == each.name:
+        if each.name == "rebuilt" or each.change.trial == each.name:
             assert each.first is not None
             assert each.first.days is not None
             assert each.first.days.mid >= now.days.mid, each.name

@@ -127,7 +127,7 @@ def test_copies_change_costs_and_not_days(both):
     """Three copies instead of two: half as much again to buy at once, and every month."""
     now, _, _, more, *_ = both.comparisons
 
-    assert more.scenario.first.days == now.scenario.first.days
+    assert more.first.days == now.first.days
     assert more.stored_bytes.mid == pytest.approx(1.5 * now.stored_bytes.mid)
     assert more.start_price == pytest.approx(0.5 * now.stored_bytes.mid / TB * 60)
     assert more.cost.price.mid == pytest.approx(1.5 * now.cost.price.mid * 60 / 90)
@@ -425,11 +425,11 @@ def test_another_engine_shrinks_files_and_slows_growth(both):
     assert moved.stored_bytes.mid == pytest.approx(2 * IN_MYROCKS * bodies)
     assert packed.stored_bytes.mid == pytest.approx(0.7 * moved.stored_bytes.mid)
     assert moved.stored_bytes.high / moved.stored_bytes.mid > 1 + 1.96 * MODEL_ERROR
-    for disk, outlook in enumerate(moved.scenario.disks):
+    for disk, outlook in enumerate(moved.disks):
         assert outlook.times.mid == pytest.approx(IN_MYROCKS / 1.3)
         assert outlook.times.low < (1 - 1.96 * MODEL_ERROR) * outlook.times.mid
-        assert packed.scenario.disks[disk].times.mid == pytest.approx(0.7 * outlook.times.mid)
-    assert now.scenario.first.at_rate.mid < moved.scenario.first.at_rate.mid < packed.scenario.first.at_rate.mid
+        assert packed.disks[disk].times.mid == pytest.approx(0.7 * outlook.times.mid)
+    assert now.first.at_rate.mid < moved.first.at_rate.mid < packed.first.at_rate.mid
     assert moved.cost.price.mid == pytest.approx(IN_MYROCKS / 1.3 * now.cost.price.mid)
 
 
@@ -439,12 +439,12 @@ def test_a_cluster_that_has_the_engine_stays_as_it_is():
     found = assemble_report(
         Collected((measurement(),), engines={"cluster-2": "rocksdb"}), TAKEN_AT, Asked(what_ifs=(change,))
     )
-    moved, stayed = found.comparisons[1].scenario.disks
+    moved, stayed = found.comparisons[1].disks
 
     assert moved.times.mid == pytest.approx(IN_MYROCKS / 1.3)
     assert stayed.times.mid == 1
     rebuilt = next(each for each in found.scenarios if each.name == "rebuilt")
-    assert found.comparisons[1].scenario.disk_file_bytes["cluster-2"] == rebuilt.disk_file_bytes["cluster-2"]
+    assert found.comparisons[1].disk_file_bytes["cluster-2"] == rebuilt.disk_file_bytes["cluster-2"]
 
 
 def test_an_engine_that_could_not_be_tried_has_no_figures():
@@ -455,8 +455,8 @@ def test_an_engine_that_could_not_be_tried_has_no_figures():
     now, moved = found.comparisons
 
     assert now.cost is not None
-    assert (moved.scenario.first, moved.stored_bytes, moved.cost) == (None, None, None)
-    assert {outlook.why for outlook in moved.scenario.disks} == {"none of its cells could be tried in MyRocks"}
+    assert (moved.first, moved.stored_bytes, moved.cost) == (None, None, None)
+    assert {outlook.why for outlook in moved.disks} == {"none of its cells could be tried in MyRocks"}
     assert found.engines == ()
     (side,) = (table for table in tables(found) if table.title == "Scenarios side by side")
     assert column([side.columns, *side.rows], "x")["first disk full in"] == "unknown"

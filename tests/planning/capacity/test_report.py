@@ -150,9 +150,11 @@ def test_shards_of_a_lost_host_without_a_replica_move_to_the_others():
     only = report(measurement(clusters=[space("cluster-1", copies=1)]))
     (lost,) = (each for each in only.scenarios if each.name == "a lost host")
     assert lost.first is None
-    assert "no other disk of known size" in lost.text
+    assert "no other disk of known size" in lost.change.description
     described = {row[0]: row[-1] for table in tables(only) if table.title == WHAT_IF for row in table.rows}
-    assert described["a lost host"] == f"{lost.text[:-1]}. Unknown: there is no other disk for its shards."
+    assert (
+        described["a lost host"] == f"{lost.change.description[:-1]}. Unknown: there is no other disk for its shards."
+    )
 
 
 @pytest.mark.parametrize(
@@ -299,7 +301,7 @@ def test_a_cluster_that_is_down_is_named_and_the_others_have_answers(odd):
     assert any("cluster-2: missing from all figures: no connection: refused" in warning for warning in found.warnings)
     assert ", except in cluster-2 (" in dict(found.how)["Sizes"]
     assert [each.cluster for each in found.skew.clusters] == ["cluster-1"]
-    assert all(each.file_bytes is None for each in found.scenarios if each.codec)
+    assert all(each.file_bytes is None for each in found.scenarios if each.change.trial)
 
 
 def test_dates_of_the_future_are_left_out_and_counted(odd):

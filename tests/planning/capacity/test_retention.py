@@ -120,7 +120,7 @@ def test_with_the_policies_in_force_the_disk_never_fills(of_policies) -> None:  
     assert days["packed"] == NEVER
     assert days["double"] >= days["growth x2"]
     retained = next(scenario for scenario in of_policies.scenarios if scenario.name == "retention")
-    assert "BASE: keep 20 days" in retained.text
+    assert "BASE: keep 20 days" in retained.change.description
     assert retained.file_bytes.mid < of_policies.now.file_bytes.mid
     text = next(table for table in tables(of_policies) if any("retention" in row for row in table.rows))
     assert text.rows
@@ -137,7 +137,7 @@ def test_a_scenario_with_a_policy_has_growth_cost_and_budget() -> None:
     now, short, long = found.comparisons
 
     for each in (short, long):
-        (disk,) = each.scenario.disks
+        (disk,) = each.disks
         assert each.cost is not None
         assert disk.forecast is not None
         assert each.cost.size_bytes.mid == pytest.approx(2 * disk.forecast.cumulative[each.cost.days - 1].mid)
@@ -200,7 +200,7 @@ def test_policies_of_several_datastores_are_told_apart() -> None:
     assert both.policies == {"trips/BASE": policy}
     assert both.measurements[-1].trials.superseded == {("trips/BASE", 2): 0.5}
     found = assemble_report(both, TAKEN_AT)
-    assert "trips/BASE: keep 30 days" in next(s.text for s in found.scenarios if s.name == "retention")
+    assert "trips/BASE: keep 30 days" in next(s.change.description for s in found.scenarios if s.name == "retention")
 
 
 def test_scenario_files_name_policies(tmp_path) -> None:  # type: ignore[no-untyped-def]
