@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -29,29 +29,17 @@ MONTH_DAYS: Final = 365 / 12
 """Days of an average month."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """When a disk reaches a threshold.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level(DiskOutlook):
+    """When a disk reaches a threshold: its outlook if only the space below the threshold may be used.
 
     Attributes:
-        disk: Name of the disk.
         share: Threshold as a share of the disk; 1 is full.
-        days: Days until then, or None if unknown.
-        at_rate: Days until then at the constant rate of recent weeks, or None if unknown.
-        first_day: The date from which the days are counted.
-        horizon_days: Number of forecast days; infinite ``days`` mean more days than this.
-        why: Why the days are unknown.
         lead_days: Days from ordering a disk until it can be used, or None to plan no orders.
     """
 
-    disk: str
     share: float
-    days: Band | None
-    at_rate: Interval | None
-    first_day: datetime.date | None
-    horizon_days: int | None
-    why: str | None = None
-    lead_days: float | None = None
+    lead_days: float | None
 
     @property
     def on(self) -> dict[str, datetime.date | None] | None:
@@ -391,15 +379,16 @@ def levels(
 
 
 def _level(outlook: DiskOutlook, disk: DiskForecast, share: float, lead_days: float | None) -> Level:
+    inherited = {part.name: getattr(outlook, part.name) for part in fields(outlook)}
+    level = Level(**inherited, share=share, lead_days=lead_days)
     free, times, size = outlook.free_bytes, outlook.times, disk.disk.disk_bytes
     forecast = outlook.forecast or disk.forecast
     rate = None if outlook.forecast is not None else disk.rate
     if outlook.days is None or free is None or times is None or size is None or not isinstance(forecast, Forecast):
-        return Level(outlook.disk, share, None, None, None, None, outlook.why, lead_days)
+        return level
     room = free.map(lambda end: end - (FULL - share) * size)
-    days = days_until(forecast, room, times)
     at_rate = None if rate is None else days_at_rate(rate.per_day, room, times)
-    return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
+    return replace(level, free_bytes=room, days=days_until(forecast, room, times), at_rate=at_rate)
 
 
 def compare(basis: Basis, growth: GrowthOfAll, now: Scenario, scenario: Scenario) -> Comparison:

@@ -35,7 +35,6 @@ from schemaless.ui.pages.capacity_words import (
     price_text,
     range_text,
     seconds_text,
-    until_text,
 )
 from schemaless.ui.terminal.output import estimate_text, size_text
 
@@ -276,7 +275,7 @@ def _levels(report: CapacityReport) -> Table:
                         "level": level_name(level),
                         "on": on_text(level),
                         "80 %": level_range(level),
-                        "days": "" if reached else until_text(level.days.mid, level.horizon_days or 0),
+                        "days": "" if reached else days_text(level),
                         "constant rate": "" if reached else at_rate_text(level.at_rate),
                     }
                     rows.append(row | ({"order by": _order_by(level, report)} if orders else {}))
