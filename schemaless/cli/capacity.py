@@ -27,7 +27,7 @@ from schemaless.planning.capacity.disks import GivenDisk
 from schemaless.planning.capacity.measure import measure as take_measurement
 from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.options import Asked, PlanningOptions, tiered_after
-from schemaless.planning.capacity.report import CapacityReport, stored
+from schemaless.planning.capacity.report import CapacityReport
 from schemaless.planning.capacity.report_notes import note_on_other_tables
 from schemaless.planning.capacity.reporting import make
 from schemaless.schema.engines import ENGINES
@@ -37,7 +37,16 @@ from schemaless.store.opening import connect
 from schemaless.ui.pages.capacity_charts import overview
 from schemaless.ui.pages.capacity_json import csv_text, report_json
 from schemaless.ui.pages.capacity_page import capacity_html
-from schemaless.ui.pages.capacity_tables import BUDGET, BY_DISK, DATASTORES, LEVELS, SIDE_BY_SIDE, WHAT_IF, tables
+from schemaless.ui.pages.capacity_tables import (
+    BUDGET,
+    BY_DISK,
+    DATASTORES,
+    LEVELS,
+    SIDE_BY_SIDE,
+    WHAT_IF,
+    stored_table,
+    tables,
+)
 from schemaless.ui.pages.capacity_words import answer, planning_lines, saving_text, verdict_text
 from schemaless.ui.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.ui.terminal.output import (
@@ -169,17 +178,9 @@ def measure(
 
 
 def _show_measurement(measurement: Measurement) -> None:
-    rows = [
-        [*total[:3], estimate_text(total.cells), *(estimate_text(size, bytes_text) for size in total[4:])]
-        for total in stored(measurement, by_cluster=True)
-    ]
-    if rows:
-        print_table(
-            "stored now",
-            ["cluster", "column", "codec", "cells", "body bytes", "allocated", "as JSON text"],
-            rows,
-            text_columns=3,
-        )
+    table = stored_table(measurement, by_cluster=True)
+    if table.rows:
+        print_table("stored now", table.columns, table.rows, text_columns=table.text_columns)
     clusters = [
         {
             "cluster": space.cluster,

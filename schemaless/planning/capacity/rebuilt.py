@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Final
 
@@ -95,37 +94,42 @@ def predicted_files(
     """
     if space.problem is not None:
         return None
-    shards = _shards(measurement, space)
-    count = sum(shard.times for shard in shards)
-    empty = rebuilt_file_bytes(Content(), layout) * max(0, space.shards - count)
-    mid = float(empty)
+    shards: dict[int | None, dict[str, list[Group]]] = {}
+    for group in measurement.groups:
+        if group.cluster == space.cluster:
+            # Rows of cold cells keep their size in every codec; no unit has such a name.
+            name = f"{group.column_name} {COLD}" if group.codec == COLD else group.column_name
+            shards.setdefault(group.shard, {}).setdefault(name, []).append(group)
+    count = space.shards if None in shards else len(shards)
+    mid = float(rebuilt_file_bytes(Content(), layout) * max(0, space.shards - count))
     variance = 0.0
     ends = [0.0, 0.0]
-    for shard in shards:
-        contents: dict[str, Content] = {}
-        for column, kept in shard.columns.items():
-            unit = units.get(column)
-            if unit is None:  # The codec was not tried on this column, so its cells keep their size.
-                contents[column] = kept.content(column, layout)
-            elif unit.before_bytes:
-                contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
-            else:
-                contents[column] = unit.content.times(kept.cells)
+    for number, columns in shards.items():
+        times = 1 if number is not None else space.shards
+        cells = {column: sum(group.cells.mid for group in groups) / times for column, groups in columns.items()}
+        contents = {
+            column: _content(column, groups, units.get(column), layout).times(1 / times)
+            for column, groups in columns.items()
+        }
         content = sum(contents.values(), Content())
         pages = {column: part.row_pages for column, part in contents.items()}
         weight = sum(pages.values()) or 1.0
-        tried = {column: unit for column, unit in units.items() if column in shard.columns}
+        tried = {column: unit for column, unit in units.items() if column in columns}
         common = sum(unit.error * pages[column] for column, unit in tried.items()) / weight
         common = math.hypot(common, model_error(content, layout))
-        parts = [
-            unit.variation / math.sqrt(max(1.0, shard.columns[column].cells)) * pages[column]
+        own = [
+            unit.variation / math.sqrt(max(1.0, cells[column])) * pages[column] / weight
             for column, unit in tried.items()
         ]
-        own = math.hypot(*(part / weight for part in parts), shard.error)
-        mid += shard.times * expected_file_bytes(content, layout, math.hypot(common, own))[0]
-        variance += shard.times * expected_file_bytes(content, layout, own)[1] ** 2
+        own.append(_size_error([group.body_bytes for groups in columns.values() for group in groups]))
+        if number is None:
+            # The differences between shards that were measured together are unknown; assume random placement.
+            own.append(1 / math.sqrt(max(1.0, sum(cells.values()))))
+        alone = math.hypot(*own)
+        mid += times * expected_file_bytes(content, layout, math.hypot(common, alone))[0]
+        variance += times * expected_file_bytes(content, layout, alone)[1] ** 2
         for place, sign in enumerate((-1, 1)):
-            ends[place] += shard.times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
+            ends[place] += times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
     half = math.hypot(_95 * math.sqrt(variance), (ends[1] - ends[0]) / 2)
     return Interval(max(0.0, mid - half), mid, mid + half)
 
@@ -145,31 +149,26 @@ def predicted(measurement: Measurement) -> dict[tuple[str, str | None], Interval
     return files | dict(trials.files)
 
 
-@dataclass(frozen=True, slots=True)
-class _ColumnContent:
-    """The cells of a column in a shard; ``groups`` has the number and the mean body length of each group."""
+def _content(column: str, groups: Sequence[Group], unit: Unit | None, layout: Layout) -> Content:
+    """Return the pages that the cells of a column fill, if each has the average size of ``unit``.
 
-    cells: float
-    body_bytes: float
-    groups: tuple[tuple[float, float], ...]
-
-    def content(self, column: str, layout: Layout) -> Content:
-        """Return the pages that the cells fill, as if the bodies of a group were equally long.
-
-        The allocated bytes of a group are no basis, because they include its share of the file's free pages.
-        """
-        name = column.rpartition("/")[2].removesuffix(f" {COLD}")
-        parts = ((cells, packed(name, [round(mean)], layout)) for cells, mean in self.groups)
-        return sum((part.times(cells / part.rows) for cells, part in parts), Content())
+    Without a unit (the codec was not tried on this column), cells keep their size: the bodies of a group count as
+    equally long. The allocated bytes of a group are no basis, because they include its share of the file's free pages.
+    """
+    if unit is not None and unit.before_bytes:
+        return unit.content.times(sum(group.body_bytes.mid for group in groups) / unit.before_bytes)
+    if unit is not None:
+        return unit.content.times(sum(group.cells.mid for group in groups))
+    name = column.rpartition("/")[2].removesuffix(f" {COLD}")
+    counted = [(group.cells.mid, group.body_bytes.mid) for group in groups if group.cells.mid]
+    parts = ((cells, packed(name, [round(size / cells)], layout)) for cells, size in counted)
+    return sum((part.times(cells / part.rows) for cells, part in parts), Content())
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    """Content of a shard by column, its relative standard error, and the number of shards that it represents."""
-
-    columns: dict[str, _ColumnContent]
-    error: float
-    times: int
+def _size_error(sizes: Sequence[Interval]) -> float:
+    """Return the relative standard error of the sum of independent sizes."""
+    total = sum(size.mid for size in sizes)
+    return math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
 
 
 def whole_files(
@@ -204,35 +203,3 @@ def is_small(measurement: Measurement) -> bool:
     """Return whether the datastore is small enough for ``whole_files`` to finish within seconds."""
     cells = sum(group.cells.high for group in measurement.groups)
     return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
-
-
-def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
-    by_shard: dict[int | None, dict[str, list[Group]]] = {}
-    for group in measurement.groups:
-        if group.cluster == space.cluster:
-            # Rows of cold cells keep their size in every codec; no unit has such a name.
-            name = f"{group.column_name} {COLD}" if group.codec == COLD else group.column_name
-            by_shard.setdefault(group.shard, {}).setdefault(name, []).append(group)
-    result = []
-    for shard, columns in by_shard.items():
-        times = space.shards if shard is None else 1
-        kept = {
-            column: _ColumnContent(
-                sum(group.cells.mid for group in groups) / times,
-                sum(group.body_bytes.mid for group in groups) / times,
-                tuple(
-                    (group.cells.mid / times, group.body_bytes.mid / group.cells.mid)
-                    for group in groups
-                    if group.cells.mid
-                ),
-            )
-            for column, groups in columns.items()
-        }
-        sizes = [group.body_bytes for groups in columns.values() for group in groups]
-        total = sum(size.mid for size in sizes)
-        error = math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
-        if shard is None:
-            # The differences between shards that were measured together are unknown; assume random placement.
-            error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(group.cells for group in kept.values()))))
-        result.append(_Shard(kept, error, times))
-    return result

@@ -11,6 +11,7 @@ from schemaless.base.numbers import Interval, added, bytes_text, counted, number
 from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
+from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.planning import Comparison, Level, Month
 from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
 from schemaless.planning.capacity.skew import fullest
@@ -73,7 +74,7 @@ def tables(report: CapacityReport) -> list[Table]:
         _scenarios(report),
         _forecasts(report),
         _coming(report),
-        _stored(report),
+        stored_table(report.measurement),
         _codecs(report),
         _versions(report),
         _engines(report),
@@ -455,9 +456,11 @@ def _coming(report: CapacityReport) -> Table:
     return Table.of("Expected growth of disk usage", rows, 2)
 
 
-def _stored(report: CapacityReport) -> Table:
+def stored_table(measurement: Measurement, *, by_cluster: bool = False) -> Table:
+    """Return the sizes by column and codec, and by cluster if asked."""
     rows = [
-        {
+        ({"cluster": group.cluster} if by_cluster else {})
+        | {
             "column": group.column_name,
             "codec": group.codec,
             "cells": estimate_text(group.cells),
@@ -465,9 +468,9 @@ def _stored(report: CapacityReport) -> Table:
             "allocated": _bytes_estimate(group.allocated_bytes),
             "as JSON text": _bytes_estimate(group.json_bytes),
         }
-        for group in stored(report.measurement)
+        for group in stored(measurement, by_cluster=by_cluster)
     ]
-    return Table.of("Stored now", rows, 2)
+    return Table.of("Stored now", rows, 2 + by_cluster)
 
 
 def _codecs(report: CapacityReport) -> Table:
