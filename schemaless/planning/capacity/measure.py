@@ -17,11 +17,11 @@ from schemaless.base.numbers import Interval, added
 from schemaless.base.parts import parts
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.planning.capacity.codec_trials import with_trials
-from schemaless.planning.capacity.days import intake_by_day
+from schemaless.planning.capacity.days import IntakeByDay, intake_by_day
 from schemaless.planning.capacity.disks import GivenDisk, with_disks
 from schemaless.planning.capacity.groups import Part, PartSample, sample_part
 from schemaless.planning.capacity.history import job_progress
-from schemaless.planning.capacity.measurement import ClusterFiles, DayIntake, Measurement
+from schemaless.planning.capacity.measurement import ClusterFiles, Measurement
 from schemaless.planning.capacity.sql import SELECT_NOW
 from schemaless.planning.sampling.page_model import MARIADB, MYSQL
 from schemaless.planning.sampling.sampling import Bounds
@@ -120,12 +120,13 @@ def measure(
     clusters = [cluster for cluster in internals.topology.clusters if internals.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
-    measurer = _Measurer(store, of_part, bounds, by_shard, seed, now, disks or {})
+    measurer = _Measurer(store, of_part, bounds, by_shard, seed, now)
     measured: list[_ClusterResult] = []
     for result in on_servers([(cluster.primary, cluster) for cluster in clusters], measurer.measure):
         measured.append(result)
         listener(Advanced())
     measured.sort(key=lambda result: result.space.cluster)
+    spaces, disk_notes = with_disks([result.space for result in measured], disks or {})
     samples = [part for result in measured for part in result.samples]
     measurement = Measurement(
         taken_at=now.astimezone(UTC),
@@ -137,10 +138,10 @@ def measure(
                 key=lambda group: (group.cluster, group.shard or 0, group.column_name, group.codec),
             )
         ),
-        growth=tuple(growth for result in measured for growth in result.growth),
-        clusters=tuple(result.space for result in measured),
-        notes=tuple(_notes(measured)),
-        rows_read=sum(result.rows_read for result in measured) + sum(part.rows_read for part in samples),
+        growth=tuple(day for result in measured for day in result.intake.days),
+        clusters=spaces,
+        notes=(*disk_notes, *_notes(measured)),
+        rows_read=sum(result.intake.rows_read for result in measured) + sum(part.rows_read for part in samples),
         pages_read=round(sum(part.pages_read for part in samples)),
         seed=seed,
         job_progress=progress,
@@ -169,9 +170,8 @@ def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
 class _ClusterResult:
     space: ClusterFiles
     samples: list[PartSample]
-    growth: list[DayIntake]
+    intake: IntakeByDay
     notes: list[str]
-    rows_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,6 @@ class _Measurer:
     by_shard: bool
     seed: int
     now: datetime
-    disks: Mapping[str, GivenDisk]
 
     def measure(self, cluster: Cluster) -> _ClusterResult:
         """Measure a cluster on a replica, else on its primary; if neither answers, the result contains the error."""
@@ -199,7 +198,7 @@ class _Measurer:
                 return replace(result, notes=[*notes, *result.notes])
         shards = len(internals_of(self.store).topology.shards_of(cluster.name))
         space = ClusterFiles(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
-        return self._with_disk(_ClusterResult(space, [], [], notes))
+        return _ClusterResult(space, [], IntakeByDay(), notes)
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterResult:
         shards, numbers = internals_of(self.store).shards, internals_of(self.store).topology.shards_of(cluster.name)
@@ -246,7 +245,7 @@ class _Measurer:
         reported = disk_space_of(pool, databases[0])
         if reported is not None:
             space = replace(space, disk_bytes=reported.total_bytes, free_bytes=reported.free_bytes, disk_from="server")
-        growth = intake_by_day(
+        intake = intake_by_day(
             self.store,
             cluster.name,
             samples,
@@ -255,11 +254,7 @@ class _Measurer:
             inverted_share=self.whole.inverted_share,
             most_shards=self.whole.day_shards,
         )
-        return self._with_disk(_ClusterResult(space, samples, growth.days, [*notes, *growth.notes], growth.rows_read))
-
-    def _with_disk(self, result: _ClusterResult) -> _ClusterResult:
-        (space,), notes = with_disks([result.space], self.disks)
-        return replace(result, space=space, notes=[*result.notes, *notes])
+        return _ClusterResult(space, samples, intake, [*notes, *intake.notes])
 
 
 def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
@@ -282,6 +277,6 @@ def _notes(measured: Sequence[_ClusterResult]) -> list[str]:
         )
     if not any(part.sample.windows for cluster in measured for part in cluster.samples):
         notes.append("there are no cells")
-    elif not any(day.complete for cluster in measured for day in cluster.growth):
+    elif not any(day.complete for cluster in measured for day in cluster.intake.days):
         notes.append("no day is complete yet, so the growth is unknown")
     return notes
