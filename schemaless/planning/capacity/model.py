@@ -63,15 +63,13 @@ _NEVER_DAYS: Final = 1e15
 _NEVER_WITH_RETENTION_DAYS: Final = 1e7
 """The same limit with retention; beyond it, floats cannot resolve written minus deleted bytes."""
 
-_NUMBERS: Final = (
-    "documents_per_day",
-    "bytes_per_document",
-    "disk_bytes_per_host",
-    "overhead_share",
-    "copies",
-    "hosts",
-    "stored_bytes",
-)
+_LEAST: Final = {
+    "documents_per_day": (0, "0"),
+    "bytes_per_document": (1, "1 byte"),
+    "disk_bytes_per_host": (1, "1 byte"),
+    "stored_bytes": (0, "0"),
+}
+"""Smallest values of a plan, as numbers and as errors name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +106,11 @@ class Plan:
     retention_days: float | None = None
 
     def __post_init__(self) -> None:
-        for name in _NUMBERS:
-            check_number(name, getattr(self, name))
-        for name in ("documents_per_day", "stored_bytes"):
-            if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name, (least, text) in _LEAST.items():
+            value = getattr(self, name)
+            check_number(name, value)
+            if value < least:
+                raise InvalidInput(f"{name} must be {text} or more, got {value}")
         if self.retention_days is not None:
             check_number("retention_days", self.retention_days)
             if not 1 <= self.retention_days <= MOST_RETENTION_DAYS:
@@ -120,9 +118,7 @@ class Plan:
                     f"retention_days must be 1 to {MOST_RETENTION_DAYS:,}, got {self.retention_days}; "
                     "omit it if nothing is deleted"
                 )
-        for name in ("bytes_per_document", "disk_bytes_per_host"):
-            if getattr(self, name) < 1:
-                raise InvalidInput(f"{name} must be 1 byte or more, got {getattr(self, name)}")
+        check_number("overhead_share", self.overhead_share)
         if not 0 <= self.overhead_share < 1:
             raise InvalidInput(
                 f"overhead_share must be at least 0 and below 1 (0.4 is 40 %), got {self.overhead_share}; "
@@ -130,6 +126,7 @@ class Plan:
             )
         for name in ("copies", "hosts"):
             count = getattr(self, name)
+            check_number(name, count)
             if not isinstance(count, int) or count < 1:
                 raise InvalidInput(f"{name} must be an integer of at least 1, got {count}")
         if self.hosts < self.copies:
