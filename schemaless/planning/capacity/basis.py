@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from schemaless.base.numbers import Interval, summed
+from schemaless.base.parts import grouped
 from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import DEFAULT, LEGACY
 from schemaless.planning.capacity.disks import Disk, disks_of
@@ -327,9 +328,7 @@ class Basis:
 
     def _by_datastore(self, series: Sequence[Series], weights: Mapping[tuple[str, str], float]) -> list[History]:
         """Return the daily growth of each datastore, or an empty list if there is only one."""
-        parts: dict[str, list[Series]] = {}
-        for one in series:
-            parts.setdefault(self.measurement.datastore_of(one.cluster), []).append(one)
+        parts = grouped((self.measurement.datastore_of(one.cluster), one) for one in series)
         return [weighted(parts[name], weights) for name in sorted(parts)] if len(parts) > 1 else []
 
 
@@ -392,10 +391,8 @@ def best_codec(
     cells, bodies, pages = sums("cells"), sums("body_bytes"), sums("allocated_bytes")
     if disk_per_body is not None:
         pages = {name: size * disk_per_body[name].mid for name, size in bodies.items() if name in disk_per_body}
-    by_codec: dict[str, list[CodecTrial]] = {}
-    for trial in trials:
-        if trial.column_name in cells and trial.codec != LEGACY.name:
-            by_codec.setdefault(trial.codec, []).append(trial)
+    by_codec = grouped((trial.codec, trial) for trial in trials if trial.column_name in cells)
+    by_codec.pop(LEGACY.name, None)
     options = [
         Option(
             codec,

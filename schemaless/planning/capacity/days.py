@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from schemaless.base.numbers import LEVEL, Interval, added, counted, poisson_bounds, student_t
+from schemaless.base.parts import grouped
 from schemaless.codec.envelope import COLD, ERASED
 from schemaless.planning.capacity.day_ends import PLACES, DenseIds, End, Probe, inverted, search
 from schemaless.planning.capacity.groups import PartSample
@@ -138,10 +138,7 @@ class _Search:
         self._samples = samples
         self._random = rng
         self._read_from: ReadFrom = samples[0].part.read_from
-        spans: defaultdict[int, list[Span]] = defaultdict(list)
-        for part in samples:
-            for span in part.sample.spans:
-                spans[span.shard].append(span)
+        spans = grouped((span.shard, span) for part in samples for span in part.sample.spans)
         self._all = [DenseIds(spans[shard]) for shard in sorted(spans)]
         self._chosen = self._all
         if len(self._all) > most_shards:

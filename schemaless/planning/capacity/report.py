@@ -13,7 +13,6 @@ from typing import NamedTuple
 from schemaless.base.numbers import Interval, added
 from schemaless.codec.envelope import COLD
 from schemaless.planning.capacity.basis import Basis, ColumnForecast, DiskForecast
-from schemaless.planning.capacity.measurement import Group, Measurement
 from schemaless.planning.capacity.options import NOTHING
 from schemaless.planning.capacity.planning import Comparison, Planning, Saving
 from schemaless.planning.capacity.skew import ShardSize, Skew, file_sizes
@@ -80,30 +79,6 @@ class CapacityReport(Basis):
     def shard_sizes(self) -> tuple[ShardSize, ...]:
         """Sizes of the shards: allocated bytes if they were measured one by one, else the lengths of their files."""
         return self.skew.shards or tuple(file_sizes(self.measurement))
-
-
-class CodecTotal(NamedTuple):
-    """Number and size of a column's cells in one codec, in one cluster or (with an empty name) over all of them."""
-
-    cluster: str
-    column_name: str
-    codec: str
-    cells: Interval
-    body_bytes: Interval
-    allocated_bytes: Interval
-    json_bytes: Interval
-
-
-def stored(measurement: Measurement, *, by_cluster: bool = False) -> list[CodecTotal]:
-    """Sum the measured sizes by column and codec, and by cluster if asked."""
-    groups: dict[tuple[str, str, str], list[Group]] = {}
-    for group in measurement.groups:
-        groups.setdefault((group.cluster if by_cluster else "", group.column_name, group.codec), []).append(group)
-    sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
-    return [
-        CodecTotal(*name, *(added(getattr(group, size) for group in groups[name]) for size in sizes))
-        for name in sorted(groups)
-    ]
 
 
 class DatastoreTotal(NamedTuple):

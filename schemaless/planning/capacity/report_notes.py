@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from schemaless.base.numbers import bytes_text, counted, units_text
+from schemaless.base.parts import grouped
 from schemaless.codec.envelope import COLD
 from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
 from schemaless.codec.trial import NEEDS_NATIVE
@@ -58,9 +59,7 @@ def warnings_of(report: CapacityReport) -> list[str]:
 
 def _once(remarks: Iterable[tuple[str, str]]) -> list[str]:
     """Join remarks with the same text, given with the name of what they apply to."""
-    names: dict[str, list[str]] = {}
-    for name, text in remarks:
-        names.setdefault(text, []).append(name)
+    names = grouped((text, name) for name, text in remarks)
     return [": ".join(filter(None, [", ".join(filter(None, of)), text])) for text, of in names.items()]
 
 

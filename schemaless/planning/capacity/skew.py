@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schemaless.base.parts import grouped
 from schemaless.errors import InvalidInput
 from schemaless.planning.capacity import history
 from schemaless.planning.capacity.measurement import Measurement
@@ -230,7 +231,5 @@ def shards_to_balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         # Check every shard, not only those to be moved: other moves may have filled a cluster.
         if topology.cluster_of(size.shard).name not in (size.cluster, targets.get(size.shard)):
             raise InvalidInput(f"shard {size.shard} has been moved since the measurement of {taken}; {_MEASURE}")
-    parts: dict[str, list[int]] = {}
-    for shard, target in sorted(targets.items()):
-        parts.setdefault(target, []).append(shard)
+    parts = grouped((target, shard) for shard, target in sorted(targets.items()))
     return uneven, dict(sorted(parts.items()))

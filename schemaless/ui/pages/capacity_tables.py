@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schemaless.base.numbers import Interval, added, bytes_text, counted, number_text
+from schemaless.base.parts import grouped
 from schemaless.base.type_variables import T
 from schemaless.planning.capacity.basis import ColumnForecast, DiskForecast
 from schemaless.planning.capacity.forecast import Band, Forecast, NoForecast, is_too_wide
 from schemaless.planning.capacity.measurement import Measurement
 from schemaless.planning.capacity.planning import Comparison, Level, Month
-from schemaless.planning.capacity.report import CapacityReport, datastore_totals, stored
+from schemaless.planning.capacity.report import CapacityReport, datastore_totals
 from schemaless.planning.capacity.skew import fullest
 from schemaless.planning.capacity.steps import usual_days
 from schemaless.planning.capacity.whatif import DiskOutlook, Scenario
@@ -458,19 +459,19 @@ def _coming(report: CapacityReport) -> Table:
 
 def stored_table(measurement: Measurement, *, by_cluster: bool = False) -> Table:
     """Return the sizes by column and codec, and by cluster if asked."""
+    names = ["cluster", "column_name", "codec"] if by_cluster else ["column_name", "codec"]
+    groups = grouped((tuple(getattr(group, name) for name in names), group) for group in measurement.groups)
     rows = [
-        ({"cluster": group.cluster} if by_cluster else {})
+        {name.removesuffix("_name"): text for name, text in zip(names, key, strict=True)}
         | {
-            "column": group.column_name,
-            "codec": group.codec,
-            "cells": estimate_text(group.cells),
-            "body bytes": _bytes_estimate(group.body_bytes),
-            "allocated": _bytes_estimate(group.allocated_bytes),
-            "as JSON text": _bytes_estimate(group.json_bytes),
+            "cells": estimate_text(added(group.cells for group in groups[key])),
+            "body bytes": _bytes_estimate(added(group.body_bytes for group in groups[key])),
+            "allocated": _bytes_estimate(added(group.allocated_bytes for group in groups[key])),
+            "as JSON text": _bytes_estimate(added(group.json_bytes for group in groups[key])),
         }
-        for group in stored(measurement, by_cluster=by_cluster)
+        for key in sorted(groups)
     ]
-    return Table.of("Stored now", rows, 2 + by_cluster)
+    return Table.of("Stored now", rows, len(names))
 
 
 def _codecs(report: CapacityReport) -> Table:
