@@ -20,7 +20,7 @@ def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
     """Return the cluster and address of each former primary whose loss has not been settled."""
     sql = select_lost_primaries(heartbeat_database(datastore))
     try:
-        return [(str(cluster), str(server)) for cluster, server in pool.rows(sql)]
+        return [(cluster, server) for cluster, server in pool.rows(sql)]
     except DatabaseMissing:
         return []
 

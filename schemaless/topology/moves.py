@@ -36,12 +36,13 @@ class StrayTable(NamedTuple):
 
 def unfinished_moves(pool: NodePool, datastore: str) -> dict[int, str]:
     """Return the state of each move job that may have work left, by job number."""
-    return {job_id: state for job_id, state in _move_jobs(pool, datastore) if state in ("running", "paused")}
+    rows = pool.rows(select_move_jobs(datastore))
+    return {job_id: state for job_id, state in rows if state in ("running", "paused")}
 
 
 def last_move(pool: NodePool, datastore: str) -> int:
     """Return the number of the most recent move job; 0 if there has been none."""
-    return max((job_id for job_id, _ in _move_jobs(pool, datastore)), default=0)
+    return max((job_id for job_id, _ in pool.rows(select_move_jobs(datastore))), default=0)
 
 
 def refuse_beside_moves(pool: NodePool, datastore: str) -> None:
@@ -57,11 +58,6 @@ def refuse_beside_moves(pool: NodePool, datastore: str) -> None:
             f"'schemaless shards abort --job {job_id}', then run this command again. Nothing was changed",
             job_id,
         )
-
-
-def _move_jobs(pool: NodePool, datastore: str) -> list[tuple[int, str]]:
-    rows = pool.rows(select_move_jobs(datastore))
-    return [(int(job_id), str(state)) for job_id, state in rows]
 
 
 def cell_tables(pool: NodePool, datastore: str) -> list[StrayTable]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from schemaless.errors import JobConflict
 from schemaless.store.cold import sql
@@ -67,28 +67,10 @@ class ColdFile:
     changed_at: datetime
 
     @classmethod
-    def of_row(cls, shard: int, row: Sequence[object]) -> ColdFile:
-        """Return the file of a row that ``sql.select_files`` selects."""
-        numbers = [int(str(value)) for value in (*row[:2], *row[5:10], row[11])]
-        file_id, generation, first_id, last_id, cells, text_bytes, file_bytes, erased_event = numbers
-        incarnation, token, state, sha256, created_at, changed_at = (str(row[at]) for at in (2, 3, 4, 10, 12, 13))
-        return cls(
-            shard,
-            file_id,
-            generation,
-            incarnation,
-            token,
-            state,  # type: ignore[arg-type]
-            first_id,
-            last_id,
-            cells,
-            text_bytes,
-            file_bytes,
-            sha256,
-            erased_event,
-            datetime.fromisoformat(created_at),
-            datetime.fromisoformat(changed_at),
-        )
+    def of_row(cls, shard: int, row: Sequence[Any]) -> ColdFile:
+        """Return the file of a row that ``sql.select_files`` selects, in the order of the attributes."""
+        *facts, created_at, changed_at = row
+        return cls(shard, *facts, *map(datetime.fromisoformat, (created_at, changed_at)))
 
     @property
     def folder(self) -> str:

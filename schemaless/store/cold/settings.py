@@ -92,7 +92,7 @@ class ColdSettings:
         if not rows:
             return None
         uri, incarnation, keep_days, set_by, set_at = rows[0]
-        return ColdStore(str(uri), str(incarnation), int(keep_days), str(set_by), datetime.fromisoformat(set_at))
+        return ColdStore(uri, incarnation, keep_days, set_by, datetime.fromisoformat(set_at))
 
     def set_store(self, uri: str, keep_days: int, *, marked: bool = False) -> None:
         """Set where the cold files are, and mark the place as a cold store. Existing files are not moved.
@@ -121,9 +121,7 @@ class ColdSettings:
     def policies(self) -> list[TierPolicy]:
         """Return the policies by column name."""
         rows = self._catalog().rows(sql.select_policies(self._name))
-        return [
-            TierPolicy(str(column), int(days), str(by), datetime.fromisoformat(at)) for column, days, by, at in rows
-        ]
+        return [TierPolicy(column, days, by, datetime.fromisoformat(at)) for column, days, by, at in rows]
 
     def set(self, policy: TierPolicy) -> None:
         """Set the policy of a column; it takes effect with the next run.

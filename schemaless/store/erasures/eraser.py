@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemaless.base.interrupts import advising
+from schemaless.base.parts import grouped
 from schemaless.cell import Erased, StoredCell
 from schemaless.codec.deltas import payload_bytes
 from schemaless.codec.envelope import tombstone
@@ -132,7 +133,7 @@ class ShardEraser:
     def executed(self) -> tuple[int, int, int]:
         """Return the number of cells erased in the shard, the size of their bodies, and the last event."""
         cells, size, event = self._shards.rows(self.shard, sql.select_executed(self._database, self.erasure))[0]
-        return int(cells), int(size), int(event)
+        return cells, int(size), event
 
     def erased_ids(self, at_once: int = 1_000, *, after_event: int = 0) -> Iterator[list[int]]:
         """Yield the added_ids of the cells that the erasure has erased in the shard after an event, page by page."""
@@ -330,9 +331,7 @@ class Erasures:
             )
         scope = {"keys": len(wanted)}
         number = self.ledger.intend(reason, wanted, scope=scope, requested_by=requested_by)
-        by_shard: dict[int, list[Target]] = {}
-        for each in wanted:
-            by_shard.setdefault(shard_for(each.row_key, self._shards.topology.shard_count), []).append(each)
+        by_shard = grouped((shard_for(each.row_key, self._shards.topology.shard_count), each) for each in wanted)
         with advising(lambda: completed_by(number)):
             for shard, of_shard in sorted(by_shard.items()):
                 eraser = self.eraser(shard, number)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemaless.base.keys import check_type, row_key_bytes
+from schemaless.base.parts import parts
 from schemaless.base.runner_names import who
 from schemaless.cell import RowKey
 from schemaless.errors import InvalidInput, RowHeld, ServerTimeout
@@ -97,15 +98,15 @@ class Holds:
 
         def operation(connection: Connection) -> None:
             with self.lock(connection), connection.transaction():
-                for part in _parts(keys):
+                for part in parts(keys, _KEYS_PER_STATEMENT):
                     pending = connection.rows(sql.select_pending_erasures(self._name, part))
                     if pending:
                         row_key, erasure = pending[0]
                         raise InvalidInput(
-                            f"row {uuid.UUID(bytes=bytes(row_key))} cannot be held: erasure {erasure} is in the ledger "
+                            f"row {uuid.UUID(bytes=row_key)} cannot be held: erasure {erasure} is in the ledger "
                             f"and may have begun; see 'schemaless erase status {erasure}'"
                         )
-                    held = {(bytes(row_key), str(by)) for _, row_key, by, *_ in self._rows_of(connection, part)}
+                    held = {(row_key, by) for _, row_key, by, *_ in self._rows_of(connection, part)}
                     new = [row_key for row_key in part if (row_key, held_by) not in held]
                     if new:
                         rows = [(row_key, held_by, reason, None, None, None) for row_key in new]
@@ -120,7 +121,7 @@ class Holds:
             ServerError: the catalog's server is unreachable or rejects a statement.
         """
         keys = sorted({row_key_bytes(row_key) for row_key in row_keys})
-        statements = [sql.release_holds(self._name, part, held_by, who()) for part in _parts(keys)]
+        statements = [sql.release_holds(self._name, part, held_by, who()) for part in parts(keys, _KEYS_PER_STATEMENT)]
         runs = (
             self._catalog().run(lambda connection, sql=each: connection.execute(sql), writes=True)  # type: ignore[misc]
             for each in statements
@@ -149,8 +150,8 @@ class Holds:
         needs_released = during is not None or bool(recorded)
 
         def operation(connection: Connection) -> list[Any]:
-            parts = _parts(sorted(row_keys))
-            return [row for part in parts for row in self._rows_of(connection, part, released=needs_released)]
+            some = parts(sorted(row_keys), _KEYS_PER_STATEMENT)
+            return [row for part in some for row in self._rows_of(connection, part, released=needs_released)]
 
         holds = {_identity(hold): hold for hold in map(_hold, self._catalog().run(operation))}
         holds |= {_identity(hold): hold for hold in _unrecorded(holds, recorded)}
@@ -214,7 +215,7 @@ class Holds:
         Raises:
             RowHeld: a row is held.
         """
-        for part in _parts(sorted(row_keys)):
+        for part in parts(sorted(row_keys), _KEYS_PER_STATEMENT):
             for row in self._rows_of(connection, part):
                 hold = _hold(row)
                 raise RowHeld(hold.row_key, hold.held_by, hold.reason, hold.held_at)
@@ -243,19 +244,7 @@ def _in_force(hold: Hold, during: tuple[datetime, datetime] | None) -> bool:
     return during is not None and hold.held_at <= during[1] and hold.released_at >= during[0]
 
 
-def _parts(keys: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-        yield keys[start : start + _KEYS_PER_STATEMENT]
-
-
 def _hold(row: Any) -> Hold:
-    number, row_key, by, reason, held_at, released_at, released_by = row
-    return Hold(
-        int(number),
-        uuid.UUID(bytes=bytes(row_key)),
-        str(by),
-        str(reason),
-        datetime.fromisoformat(held_at),
-        None if released_at is None else datetime.fromisoformat(released_at),
-        released_by,
-    )
+    number, row_key, by, reason, *times, released_by = row
+    held_at, released_at = (at and datetime.fromisoformat(at) for at in times)
+    return Hold(number, uuid.UUID(bytes=row_key), by, reason, held_at, released_at, released_by)

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from schemaless.base.keys import check_column_name, check_ref_key, check_type, row_key_bytes
+from schemaless.base.parts import parts
 from schemaless.base.runner_names import who
 from schemaless.cell import RowKey
 from schemaless.errors import InvalidInput
@@ -244,11 +245,10 @@ class Ledger:
         """Insert an erasure with its keys and shards, and return its number; see ``sql.insert_erasure``."""
         inserted = connection.execute(sql.insert_erasure(self._name, *about, number, *times)).last_id
         number = number or inserted
-        for start in range(0, len(keys), _KEYS_PER_STATEMENT):
-            connection.execute(sql.insert_keys(self._name, number, keys[start : start + _KEYS_PER_STATEMENT]))
-        for start in range(0, len(shards), _KEYS_PER_STATEMENT):
-            part = shards[start : start + _KEYS_PER_STATEMENT]
-            connection.execute(sql.insert_erasure_shards(self._name, number, part))
+        for some_keys in parts(keys, _KEYS_PER_STATEMENT):
+            connection.execute(sql.insert_keys(self._name, number, some_keys))
+        for some_shards in parts(shards, _KEYS_PER_STATEMENT):
+            connection.execute(sql.insert_erasure_shards(self._name, number, some_shards))
         return number
 
     def entry(self, number: int) -> Erasure:
@@ -261,7 +261,7 @@ class Ledger:
         if not rows:
             raise InvalidInput(f"{self._name!r} has no erasure {number}; 'schemaless erase status' lists them")
         shards = [
-            ErasedShard(int(shard), int(cells), int(size), int(event), at and _time(at))
+            ErasedShard(shard, cells, size, event, at and datetime.fromisoformat(at))
             for shard, cells, size, event, at in self._rows(sql.select_erasure_shards(self._name, number))
         ]
         return _erasure(rows[0], shards)
@@ -272,14 +272,13 @@ class Ledger:
 
     def targets(self, number: int, shard: int | None = None) -> Iterator[Target]:
         """Yield the keys of an erasure, optionally only those of a shard."""
-        after: tuple[int, bytes, str, int] | None = None
+        after: Any = None
         while True:
             rows = self._rows(sql.select_keys(self._name, number, shard, after, _KEYS_PER_STATEMENT))
-            for of_shard, row_key, column, ref in rows:
-                after = int(of_shard), bytes(row_key), str(column), int(ref)
-                yield Target(*after[1:])
+            yield from (Target(*key) for _, *key in rows)
             if len(rows) < _KEYS_PER_STATEMENT:
                 return
+            after = rows[-1]
 
     def record_shard(self, number: int, shard: int, cells: int, body_bytes: int, last_event: int) -> None:
         """Record that an erasure was executed in a shard and, after its last shard, that it is complete."""
@@ -314,7 +313,7 @@ class Ledger:
     def acknowledged(self, number: int) -> dict[str, datetime]:
         """Return when each follower was first seen to have handled all events of an erasure."""
         rows = self._rows(sql.select_acknowledged(self._name, number))
-        return {str(name): _time(at) for name, at in rows}
+        return {name: datetime.fromisoformat(at) for name, at in rows}
 
     def _rows(self, statement: bytes) -> Sequence[tuple[Any, ...]]:
         return self._catalog().rows(statement)
@@ -324,21 +323,10 @@ class Ledger:
 
 
 def _erasure(row: tuple[Any, ...], shards: Sequence[ErasedShard]) -> Erasure:
-    number, kind, scope, reason, requested_by, intended_at, *times, notes = row
-    executed, acknowledged, verified = (at and _time(at) for at in times)
-    return Erasure(
-        int(number),
-        kind,
-        json.loads(scope),
-        str(reason),
-        str(requested_by),
-        _time(intended_at),
-        executed,
-        acknowledged,
-        verified,
-        _from_json(notes),
-        shards,
-    )
+    number, kind, scope, reason, requested_by, *times, notes = row
+    intended, executed, acknowledged, verified = (at and datetime.fromisoformat(at) for at in times)
+    about = number, kind, json.loads(scope), reason, requested_by
+    return Erasure(*about, intended, executed, acknowledged, verified, _from_json(notes), shards)
 
 
 def _from_json(value: str | None) -> dict[str, Any]:
@@ -347,7 +335,3 @@ def _from_json(value: str | None) -> dict[str, Any]:
 
 def _united(before: Any, value: Any) -> Any:
     return sorted({*(before or ()), *value}) if isinstance(value, list) else value
-
-
-def _time(value: str) -> datetime:
-    return datetime.fromisoformat(value)

@@ -108,8 +108,7 @@ class Policies:
         """
         rows = self._catalog().rows(sql.select_policies(self._name))
         return [
-            Policy(str(column), _number(days), _number(versions), str(by), datetime.fromisoformat(at))
-            for column, days, versions, by, at in rows
+            Policy(column, days, versions, by, datetime.fromisoformat(at)) for column, days, versions, by, at in rows
         ]
 
     def set(self, policy: Policy) -> None:
@@ -127,7 +126,3 @@ class Policies:
 
     def _write(self, column_name: str, keep_days: int | None, keep_versions: int | None) -> None:
         self._catalog().execute(sql.upsert_policy(self._name, column_name, keep_days, keep_versions, who()))
-
-
-def _number(value: int | None) -> int | None:
-    return None if value is None else int(value)

@@ -25,6 +25,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from schemaless.base.logger import log
+from schemaless.base.parts import grouped
 from schemaless.base.type_variables import T
 from schemaless.codec.deltas import Payloads
 from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
@@ -116,11 +117,7 @@ class Changes:
         """
         self.shards.router.refresh_if_due()
         routing = self.shards.routing
-        by_pool: dict[NodePool, list[Tail]] = {}
-        for tail in tails:
-            pool = routing.proven[tail.shard]
-            if pool is not None:
-                by_pool.setdefault(pool, []).append(tail)
+        by_pool = grouped((pool, tail) for tail in tails if (pool := routing.proven[tail.shard]) is not None)
         pages: dict[int, RowPage] = {}
         for pool, wanted in by_pool.items():
             # Before the read: ids that are settled later may include cells that the read does not see.

@@ -46,20 +46,12 @@ class ErasureLog:
         """Return the next events of a shard, in order."""
         rows = self._shards.rows(shard, sql.select_events(self._shards.database(shard), after, limit))
         return [
-            ErasureEvent(
-                ErasedCell(
-                    int(event_id),
-                    int(erasure),
-                    CellKey(uuid.UUID(bytes=row_key), str(column), int(ref_key)),
-                    int(added_id),
-                    datetime.fromisoformat(at),
-                ),
-                entry_shards,
-            )
-            for event_id, erasure, added_id, row_key, column, ref_key, entry_shards, at in rows
+            ErasureEvent(ErasedCell(event_id, erasure, key, added_id, datetime.fromisoformat(at)), entry_shards)
+            for event_id, erasure, added_id, row_key, *version, entry_shards, at in rows
+            for key in [CellKey(uuid.UUID(bytes=row_key), *version)]
         ]
 
     def acknowledged(self, shard: int) -> Mapping[str, int]:
         """Return the number of the last event that each follower of a shard has handled, by follower name."""
         rows = self._shards.rows(shard, sql.select_acknowledged(self._shards.database(shard)))
-        return {str(name): int(event_id) for name, event_id in rows}
+        return dict(rows)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from schemaless.base.parts import grouped
+from schemaless.base.parts import grouped, parts
 from schemaless.base.type_variables import T
 from schemaless.errors import AccessDenied, LeaseLost, SchemalessError, ServerError
 from schemaless.store.followers import sql
@@ -187,7 +187,7 @@ class FollowerRows:
         lost: set[Pair] = set()
         failed: dict[Pair, SchemalessError] = {}
         for node, of_node in self._by_node(moves, lambda move: move.pair[1]).items():
-            for part in _parts(of_node, _ROWS_PER_MOVE):
+            for part in parts(of_node, _ROWS_PER_MOVE):
                 try:
                     done = self._on_node(node, part[0].pair[1], self._move(part), Connection.execute, writes=True)
                     if done.affected == len(part):
@@ -275,7 +275,7 @@ class FollowerRows:
         """Read items with few statements per server, or one by one where one item makes a statement fail for all."""
         rows: list[tuple[Any, ...]] = []
         for node, of_node in self._by_node(items, shard_of).items():
-            for part in _parts(of_node, _ROWS_PER_READ):
+            for part in parts(of_node, _ROWS_PER_READ):
                 try:
                     rows += self._on_node(node, shard_of(part[0]), select(part), Connection.rows)
                     self._answered.add(str(node))
@@ -293,10 +293,6 @@ class FollowerRows:
         """Group items by the current server of their shard."""
         self._shards.router.refresh_if_due()
         return grouped((self._shards.node_of(shard_of(item)), item) for item in items)
-
-
-def _parts(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 class ParkedCells:

@@ -202,9 +202,8 @@ class Triggers:
 
 def _parked_cell(shard: int, *row: Any) -> ParkedCell:
     added_id, row_key, column_name, ref_key, attempts, error, parked_at, replay = row
-    key = CellKey(uuid.UUID(bytes=row_key), str(column_name), int(ref_key))
-    at = str(parked_at).replace(" ", "T")
-    return ParkedCell(shard, int(added_id), key, int(attempts), str(error), at, bool(replay))
+    key = CellKey(uuid.UUID(bytes=row_key), column_name, ref_key)
+    return ParkedCell(shard, added_id, key, attempts, error, parked_at.replace(" ", "T"), bool(replay))
 
 
 def _by_shard(cells: Iterable[ParkedCell]) -> Iterator[tuple[int, list[int]]]:
