@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from schemaless.bench.members import NULL, Packer, Unpacker, unchanged
-from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot
 from schemaless.cell import JSONDocument
 
@@ -31,9 +31,9 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     """Return an encoder and a decoder for documents of a schema.
 
     Raises:
-        Missing: fastavro is not installed.
+        ImportError: the library is not installed.
     """
-    fastavro = needed("fastavro", "fastavro")
+    fastavro = import_module("fastavro")
     schema = fastavro.parse_schema(avro_schema(root))
     write, read = fastavro.schemaless_writer, fastavro.schemaless_reader
     packer = Packer(None, native=True, wrap_lists=False, unions=True)

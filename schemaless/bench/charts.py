@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import log
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.bench.article import ARTICLE
@@ -34,8 +35,8 @@ _TICKS: Final = tuple(digit * 10.0**power for power in range(-3, 4) for digit in
 def charts_of(result: Result) -> dict[str, Chart]:
     """Return the three charts by file name."""
     complete = [combination for combination in result.combinations if combination.time_factor is not None]
-    by_size = sorted(complete, key=lambda combination: combination.size_bytes)
-    by_time = sorted(complete, key=_time)
+    by_size = sorted(complete, key=attrgetter("size_bytes"))
+    by_time = sorted(complete, key=attrgetter("time"))
     height = _AROUND_PX + _ROW_PX * len(complete)
     name = result.corpus.name
     smallest, fastest = by_size[0], by_time[0]
@@ -55,8 +56,8 @@ def charts_of(result: Result) -> dict[str, Chart]:
             "time",
             f"CPU time of {name}, relative to JSON + zlib",
             f"Bars for {len(complete)} combinations, fastest first, each stacked from encoding, compressing, "
-            f"decompressing and decoding: from {fastest.name} with {_time(fastest):.2f} times the time of JSON + zlib "
-            f"to {by_time[-1].name} with {_time(by_time[-1]):.2f} times.",
+            f"decompressing and decoding: from {fastest.name} with {fastest.time:.2f} times the time of JSON + zlib "
+            f"to {by_time[-1].name} with {by_time[-1].time:.2f} times.",
             _times(by_time, result),
             (960, height),
             (380, height),
@@ -73,14 +74,6 @@ def charts_of(result: Result) -> dict[str, Chart]:
     }
 
 
-def _time(combination: Combination) -> float:
-    return 0.0 if combination.time_factor is None else combination.time_factor.mid
-
-
-def _label(combination: Combination) -> str:
-    return f"{combination.name} {combination.fidelity.mark}".rstrip()
-
-
 def _colour(combination: Combination) -> str:
     return _COMPRESSORS.get(combination.compressor, _OTHER)
 
@@ -92,7 +85,7 @@ def _alpha(combination: Combination) -> float:
 def _rows(figure: Figure, shown: Sequence[Combination], narrow: bool) -> Any:
     """Return axes with one row per combination, the first on top."""
     axes = figure.subplots()
-    axes.set_yticks(range(len(shown)), [_label(combination) for combination in shown], fontsize=9.5 if narrow else 11)
+    axes.set_yticks(range(len(shown)), [combination.label for combination in shown], fontsize=9.5 if narrow else 11)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     for text, combination in zip(axes.get_yticklabels(), shown, strict=True):
@@ -152,18 +145,18 @@ def _size(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
 def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bool], None]:
     def draw(figure: Figure, narrow: bool) -> None:
         axes = _rows(figure, shown, narrow)
-        limit = _limit([_time(combination) for combination in shown])
+        limit = _limit([combination.time for combination in shown])
         for row, combination in enumerate(shown):
             # The time factor is a median over rounds; the stages divide it in proportion to their own medians.
             left, whole = 0.0, sum(spread.mid for spread in combination.stages.values()) or 1.0
             for stage, colour in zip(STAGES, _STAGE_COLOURS, strict=True):
-                width = min(_time(combination) * combination.stages[stage].mid / whole, limit - left)
+                width = min(combination.time * combination.stages[stage].mid / whole, limit - left)
                 axes.barh(row, width, left=left, height=0.72, color=colour, alpha=_alpha(combination))
                 left += width
             assert combination.time_factor is not None
             low, high = min(combination.time_factor.low, limit), min(combination.time_factor.high, limit)
             axes.plot([low, high], [row, row], color=INK, linewidth=1.2)
-            _value(axes, row, _time(combination), max(left, high), limit)
+            _value(axes, row, combination.time, max(left, high), limit)
             if combination.article:
                 _diamond(axes, row, combination.article.speed_factor, limit)
         axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
@@ -203,7 +196,7 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
         axes.axhline(1, color=LINE, linewidth=1.5)
         for combination in shown:
             axes.scatter(
-                _time(combination),
+                combination.time,
                 combination.size_factor,
                 s=36,
                 color=_colour(combination),
@@ -221,9 +214,9 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
                 markerfacecolor="none",
                 zorder=2,
             )
-        front = sorted((combination for combination in shown if combination.on_front), key=_time)
+        front = sorted((combination for combination in shown if combination.on_front), key=attrgetter("time"))
         axes.plot(
-            [_time(combination) for combination in front],
+            [combination.time for combination in front],
             [combination.size_factor for combination in front],
             color=_FRONT,
             linewidth=1.6,
@@ -248,8 +241,8 @@ def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     width, height = axes.figure.get_size_inches() * 72 * 0.9
     occupied: list[tuple[float, float, float, float]] = []
-    for combination in sorted(front, key=lambda combination: combination.size_bytes):
-        across = log(_time(combination) / left) / log(right / left) * width
+    for combination in sorted(front, key=attrgetter("size_bytes")):
+        across = log(combination.time / left) / log(right / left) * width
         up = log(combination.size_factor / bottom) / log(top / bottom) * height
         long = len(combination.name) * size * 0.6
         for right_of, away in ((False, -6), (False, -20), (True, 14), (False, -34), (True, 28), (False, 14)):
@@ -260,7 +253,7 @@ def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
             occupied.append(box)
             axes.annotate(
                 combination.name,
-                (_time(combination), combination.size_factor),
+                (combination.time, combination.size_factor),
                 xytext=(6 if right_of else -6, away),
                 textcoords="offset points",
                 ha="left" if right_of else "right",

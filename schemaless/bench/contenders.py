@@ -15,10 +15,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from schemaless.bench import avro, flatbuffers, protobuf, thrift
-from schemaless.bench.needs import Missing, needed
 from schemaless.bench.record_schema import Record
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
@@ -122,11 +122,22 @@ def compressors() -> Iterator[Compressor | Absentee]:
         yield store_compressor(compressor.name, Codec(MSGPACK, compressor, compressor.level))
 
 
+_PACKAGES: Final = {
+    "cbor": "cbor2",
+    "bson": "pymongo",
+    "thrift": "thriftpy2",
+    "avro": "fastavro",
+    "snappy": "cramjam",
+    "zstd": "zstandard",
+}
+"""The packages of contenders that have another name."""
+
+
 def _made(name: str, make: Callable[..., Any], *arguments: object) -> Any:
     try:
         return make(*arguments)
-    except Missing as missing:
-        return Absentee(name, missing.package, missing.reason)
+    except ImportError as problem:
+        return Absentee(name, _PACKAGES.get(name, name), str(problem))
 
 
 def _json() -> Serializer:
@@ -144,7 +155,7 @@ def _json() -> Serializer:
 
 
 def _ujson() -> Serializer:
-    ujson = needed("ujson", "ujson")
+    ujson = import_module("ujson")
     dumps = ujson.dumps
     return Serializer(
         "ujson",
@@ -154,16 +165,16 @@ def _ujson() -> Serializer:
 
 
 def _of_library(name: str, package: str, encode: str = "dumps", decode: str = "loads") -> Serializer:
-    library = needed(package, package)
+    library = import_module(package)
     return Serializer(name, getattr(library, encode), getattr(library, decode))
 
 
 def _bson() -> Serializer:
-    bson = needed("bson", "pymongo")
-    options = needed("bson.codec_options", "pymongo")
+    bson = import_module("bson")
+    options = import_module("bson.codec_options")
 
     class _Integers(options.TypeDecoder):  # type: ignore[misc, name-defined] # bson would return its own Int64 class
-        bson_type = needed("bson.int64", "pymongo").Int64
+        bson_type = import_module("bson.int64").Int64
 
         def transform_bson(self, value: int) -> int:
             return int(value)
@@ -187,19 +198,19 @@ def _with_schema(name: str, language: Any, ending: str, root: Record | None) -> 
 
 
 def _snappy() -> Compressor:
-    snappy = needed("cramjam", "cramjam").snappy
+    snappy = import_module("cramjam").snappy
     compress, inflate = snappy.compress_raw, snappy.decompress_raw
     return Compressor("snappy", None, lambda payload: bytes(compress(payload)), lambda stored: bytes(inflate(stored)))
 
 
 def _zstd() -> Compressor:
-    zstandard = needed("zstandard", "zstandard")
+    zstandard = import_module("zstandard")
     compressor, decompressor = zstandard.ZstdCompressor(level=3), zstandard.ZstdDecompressor()
     return Compressor("zstd", "level 3", compressor.compress, decompressor.decompress)
 
 
 def _lz4() -> Compressor:
-    block = needed("lz4.block", "lz4")
+    block = import_module("lz4.block")
     return Compressor("lz4", None, block.compress, block.decompress)
 
 

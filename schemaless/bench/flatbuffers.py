@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, Final
 
 from schemaless.bench.members import Field, Packer, Unpacker, comment, records, unchanged
-from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
@@ -46,7 +46,7 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     """Return an encoder and a decoder for documents of a schema.
 
     Raises:
-        Missing: flatbuffers is not installed.
+        ImportError: the library is not installed.
     """
     library = _Library()
     writers: dict[str, Callable[[Any, dict[str, Any]], int]] = {}
@@ -72,9 +72,9 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
 
 class _Library:
     def __init__(self) -> None:
-        self.builder_type = needed("flatbuffers.builder", "flatbuffers").Builder
-        self._table = needed("flatbuffers.table", "flatbuffers").Table
-        numbers = needed("flatbuffers.number_types", "flatbuffers")
+        self.builder_type = import_module("flatbuffers.builder").Builder
+        self._table = import_module("flatbuffers.table").Table
+        numbers = import_module("flatbuffers.number_types")
         self._flags = {kind: getattr(numbers, flags) for kind, (_, flags) in _SCALARS.items()}
 
     def writer(

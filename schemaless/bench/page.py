@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from operator import attrgetter
 from typing import Final
 from urllib.parse import quote
 
@@ -109,7 +110,7 @@ def row_of(combination: Combination) -> list[str]:
     time = combination.time_factor
     article = combination.article
     return [
-        f"{combination.name} {combination.fidelity.mark}".rstrip(),
+        combination.label,
         f"{combination.size_bytes:,}",
         f"{combination.size_factor:.2f}",
         "-" if time is None else f"{time.mid:.2f}",
@@ -141,10 +142,10 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
 
     json, zlib = " ".join((BASELINE[0], "none")), " ".join(BASELINE)
     tables = [
-        ("Bytes, as a multiple of JSON text", rows(plain, json, _size)),
+        ("Bytes, as a multiple of JSON text", rows(plain, json, attrgetter("size_bytes"))),
         ("Encoding, as a multiple of JSON", rows(plain, json, lambda combination: combination.stages["encode"].mid)),
         ("Decoding, as a multiple of JSON", rows(plain, json, lambda combination: combination.stages["decode"].mid)),
-        ("Bytes, as a multiple of JSON + zlib", rows(packed, zlib, _size)),
+        ("Bytes, as a multiple of JSON + zlib", rows(packed, zlib, attrgetter("size_bytes"))),
         ("CPU time, as a multiple of JSON + zlib", rows(packed, zlib, lambda combination: combination.total_ms.mid)),
     ]
     return [(title, ["", *header], lines) for title, lines in tables if lines]
@@ -175,10 +176,6 @@ def _relative(combination: Combination | None, base: Combination | None, value: 
     if combination is None or base is None or combination.fidelity.refused or not value(base):
         return "-"
     return f"{value(combination) / value(base):.2f}{combination.fidelity.mark}"
-
-
-def _size(combination: Combination) -> float:
-    return combination.size_bytes
 
 
 def figures_table(combinations: Sequence[Combination]) -> str:
@@ -260,12 +257,9 @@ def _best(result: Result) -> dict[str, Combination]:
     """Return the best lossless combinations by what is best about them, as far as there are any."""
     exact = [combination for combination in result.combinations if not combination.fidelity.mark]
     kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
-    candidates = {_SMALLEST: (exact, _size), _FASTEST: (exact, _time), _SUPPORTED: (kept, _size)}
+    size = attrgetter("size_bytes")
+    candidates = {_SMALLEST: (exact, size), _FASTEST: (exact, attrgetter("time")), _SUPPORTED: (kept, size)}
     return {label: min(among, key=key) for label, (among, key) in candidates.items() if among}
-
-
-def _time(combination: Combination) -> float:
-    return float("inf") if combination.time_factor is None else combination.time_factor.mid
 
 
 def _with(combination: Combination) -> str:

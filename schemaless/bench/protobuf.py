@@ -6,11 +6,11 @@ Message classes are created from an in-memory descriptor, equivalent to the sche
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, Final
 
 from schemaless.bench.members import Field, Packer, Unpacker, comment, records
-from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
@@ -44,9 +44,9 @@ def descriptor(root: Record) -> Any:
     """Return the schema as a ``FileDescriptorProto``.
 
     Raises:
-        Missing: protobuf is not installed.
+        ImportError: the library is not installed.
     """
-    kinds = needed("google.protobuf.descriptor_pb2", "protobuf")
+    kinds = import_module("google.protobuf.descriptor_pb2")
     file = kinds.FileDescriptorProto(name="documents.proto", package=PACKAGE, syntax="proto3")
     types = kinds.FieldDescriptorProto
     for record, fields in records(root, wrap_lists=True):
@@ -74,10 +74,10 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     """Return an encoder and a decoder for documents of a schema.
 
     Raises:
-        Missing: protobuf is not installed.
+        ImportError: the library is not installed.
     """
-    pools = needed("google.protobuf.descriptor_pool", "protobuf")
-    factory = needed("google.protobuf.message_factory", "protobuf")
+    pools = import_module("google.protobuf.descriptor_pool")
+    factory = import_module("google.protobuf.message_factory")
     pool = pools.DescriptorPool()
     pool.AddSerializedFile(descriptor(root).SerializeToString())
     message = factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{root.name}"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
@@ -13,7 +15,6 @@ from typing import Any, Final
 from schemaless.base.numbers import Interval
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import Absentee
-from schemaless.bench.needs import version_of
 
 STAGES: Final = ("encode", "compress", "inflate", "decode")
 BASELINE: Final = ("json", "zlib")
@@ -110,6 +111,16 @@ class Combination:
     def name(self) -> str:
         """Display name, such as ``cbor zlib``, or ``store msgpack+zlib`` for a codec of the store."""
         return f"{self.serializer}{'+' if self.store else ' '}{self.compressor}"
+
+    @property
+    def label(self) -> str:
+        """``name`` with the mark of its fidelity."""
+        return f"{self.name} {self.fidelity.mark}".rstrip()
+
+    @property
+    def time(self) -> float:
+        """The median of ``time_factor``; infinite if documents were refused."""
+        return float("inf") if self.time_factor is None else self.time_factor.mid
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,21 +224,20 @@ def front_of(combinations: Iterable[Combination]) -> set[str]:
     """Return the names on the Pareto front: exact combinations such that no exact one is both smaller and faster."""
     front = set()
     fastest = float("inf")
-    timed = [
-        (combination, combination.time_factor.mid)
-        for combination in combinations
-        if not combination.fidelity.mark and combination.time_factor
-    ]
-    for combination, time in sorted(timed, key=lambda pair: (pair[0].size_bytes, pair[1])):
-        if time < fastest:
-            fastest = time
+    exact = [combination for combination in combinations if not combination.fidelity.mark]
+    for combination in sorted(exact, key=lambda combination: (combination.size_bytes, combination.time)):
+        if combination.time < fastest:
+            fastest = combination.time
             front.add(combination.name)
     return front
 
 
 def this_machine() -> Machine:
     """Describe the current machine."""
-    libraries = {name: version for name in _LIBRARIES if (version := version_of(name)) is not None}
+    libraries = {}
+    for name in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            libraries[name] = version(name)
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     return Machine(
         processor=_processor(),

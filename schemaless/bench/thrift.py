@@ -8,11 +8,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from itertools import count
 from typing import Final
 
 from schemaless.bench.members import Packer, Unpacker
-from schemaless.bench.needs import needed
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element
 from schemaless.cell import JSONDocument
 
@@ -43,11 +43,11 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     """Return an encoder and a decoder for documents of a schema.
 
     Raises:
-        Missing: thriftpy2 is not installed, or lacks its accelerated protocol.
+        ImportError: the library is not installed.
     """
-    parser = needed("thriftpy2.parser", "thriftpy2")
-    protocols = needed("thriftpy2.protocol.cybin", "thriftpy2")
-    transports = needed("thriftpy2.transport.memory", "thriftpy2")
+    parser = import_module("thriftpy2.parser")
+    protocols = import_module("thriftpy2.protocol.cybin")
+    transports = import_module("thriftpy2.transport.memory")
     types = parser.load_fp(io.StringIO(schema_text(root)), f"documents_{next(_numbers)}_thrift")
     root_type = getattr(types, root.name)
     pack = Packer(lambda record: getattr(types, record.name), native=True, wrap_lists=False).record(root)

@@ -86,12 +86,14 @@ _SETS_PER_TABLE = 6
     "'store packed'. May be repeated.",
     name="only_serializers",
     multiple=True,
+    type=click.Choice([*SERIALIZER_NAMES, *(f"store {serializer.name}" for serializer in SERIALIZERS.values())]),
 )
 @option(
     "--compressor NAME",
     f"Measure only this compressor: {', '.join(COMPRESSOR_NAMES)} or {dictionaries.NAME}. May be repeated.",
     name="only_compressors",
     multiple=True,
+    type=click.Choice([*COMPRESSOR_NAMES, dictionaries.NAME]),
 )
 @option(
     "--out FOLDER",
@@ -142,7 +144,6 @@ def codecs(
         return _compare_versions(_readers(files, sets, limit, lambda document, _: str(field_at(document, versions))))
     row_of = None if row_key is None else lambda document, line: str(row_key_in(document, row_key, line))
     readers = _readers(files, sets, limit, row_of)
-    _check_names(only_serializers, only_compressors)
     if folder is not None and find_spec("matplotlib") is None:
         raise InvalidInput("--out draws charts with Matplotlib; install it with: pip install 'schemaless-store[bench]'")
     benchmark = partial(
@@ -184,17 +185,6 @@ def csv_text(results: Sequence[Result]) -> str:
         for result in results
         for combination in result.as_json()["combinations"]
     )
-
-
-def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
-    stores = [f"store {serializer.name}" for serializer in SERIALIZERS.values()]
-    for flag, given, known in (
-        ("--serializer", serializers, (*SERIALIZER_NAMES, *stores)),
-        ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
-    ):
-        for name in given:
-            if name not in known:
-                raise InvalidInput(f"{flag}: unknown name {name!r}; use one of {', '.join(known)}")
 
 
 def _compare_versions(readers: Sequence[Callable[[], Corpus]]) -> int:

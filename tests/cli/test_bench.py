@@ -165,8 +165,8 @@ def test_a_missing_library_is_reported_and_the_others_are_measured(trips, capsys
     [
         ([], "no documents: give a FILE with one JSON document per line, or --corpus logbooks"),
         (["nowhere.ndjson"], "no such file: nowhere.ndjson"),
-        (["--corpus", "small", "--serializer", "xml"], "--serializer: unknown name 'xml'; use one of json, "),
-        (["--corpus", "small", "--compressor", "rar"], "--compressor: unknown name 'rar'; use one of none, "),
+        (["--corpus", "small", "--serializer", "xml"], "'xml' is not one of 'json', "),
+        (["--corpus", "small", "--compressor", "rar"], "'rar' is not one of 'none', "),
     ],
 )
 def test_usage_errors_say_what_to_do(arguments, words, capsys):
