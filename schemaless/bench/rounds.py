@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from schemaless.base.events import Advanced, Listener, ignore_events
 from schemaless.base.numbers import Interval
+from schemaless.base.parts import grouped, parts
 from schemaless.bench import dictionaries
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
@@ -423,22 +424,13 @@ def _keep_memory() -> None:
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
-    """Split document indexes into chunks within one half each, which end at about 1 MB or at ``_CHUNK_DOCUMENTS``."""
-    chunks = []
-    for half in (0, 1):
-        chunk: list[int] = []
-        filled = 0
-        for place, size in enumerate(sizes):
-            if folds[place] != half:
-                continue
-            chunk.append(place)
-            filled += size
-            if filled >= _CHUNK_BYTES or len(chunk) == _CHUNK_DOCUMENTS:
-                chunks.append(chunk)
-                chunk, filled = [], 0
-        if chunk:
-            chunks.append(chunk)
-    return chunks
+    """Split document indexes into chunks within one half each, of up to about 1 MB or ``_CHUNK_DOCUMENTS``."""
+    halves = grouped((fold, place) for place, fold in enumerate(folds))
+    return [
+        chunk
+        for _, places in sorted(halves.items())
+        for chunk in parts(places, _CHUNK_DOCUMENTS, _CHUNK_BYTES, sizes.__getitem__)
+    ]
 
 
 def _wanted(names: Iterable[str] | None, part: int) -> frozenset[str] | None:

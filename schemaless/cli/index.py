@@ -137,10 +137,7 @@ def rebuild(name: str, execute: bool, store: Datastore) -> None:
       schemaless index rebuild client_trips --execute --json
     """
     indexes = indexes_of(store)
-    entry = next((entry for entry in reversed(indexes.named(name)) if entry.state == READY), None)
-    created = False
-    if entry is None:
-        raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+    entry, created = indexes.ready(name), False
     if execute:
         with progress("creating tables", None, "shards") as listener:
             entry, created = indexes.rebuild(name, listener)

@@ -92,6 +92,17 @@ class Indexes:
             raise InvalidInput(f"{self._datastore!r} has no index {name!r}; its indexes: {names}")
         return named
 
+    def ready(self, name: str) -> IndexEntry:
+        """Read the index with this name that answers queries.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        ready = [entry for entry in self.named(name) if entry.state == READY]
+        if not ready:
+            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
+        return ready[-1]
+
     def maintained(self, names: Sequence[str] = ()) -> list[IndexEntry]:
         """Read the indexes that workers maintain: those with the given names, or all. Unknown names are ignored."""
         return [
@@ -155,10 +166,7 @@ class Indexes:
             InvalidInput: the index is not ready.
             JobConflict: shards are being moved.
         """
-        ready = [entry for entry in self.named(name) if entry.state == READY]
-        if not ready:
-            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' shows its progress")
-        return self._create(ready[-1].definition, listener, again=True)
+        return self._create(self.ready(name).definition, listener, again=True)
 
     def _create(self, definition: Definition, listener: Listener, *, again: bool) -> tuple[IndexEntry, bool]:
         entry = self._existing(definition, again=again)
