@@ -6,8 +6,7 @@ Every write is guarded by refs, so it can be repeated, arrive late or run in sev
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
@@ -31,9 +30,9 @@ from schemaless.topology.scatter_gather import query_shards, verify_once
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection, split_statements
 from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
 
 _BODIES_PER_QUERY: Final = 100
-_MAX_SERVERS: Final = 8
 _ROWS_SEARCHED: Final = 20
 """Maximum number of rows per statement when all shards are searched for the rows' entries."""
 
@@ -204,8 +203,11 @@ class Entries:
             (node,) = {*upserts, *deletes}
             self._write(routing, node, upserts.get(node, {}), deletes.get(node, {}))
             return
-        _run_concurrently([partial(self._write, routing, node, entries, {}) for node, entries in upserts.items()])
-        _run_concurrently([partial(self._write, routing, node, {}, rows) for node, rows in deletes.items()])
+        for changes in (
+            [(node, partial(self._write, routing, node, entries, {})) for node, entries in upserts.items()],
+            [(node, partial(self._write, routing, node, {}, rows)) for node, rows in deletes.items()],
+        ):
+            list(on_servers(changes, lambda write: write(), 1))
 
     def erase(self, shard: int, number: int, events: Sequence[ErasureEvent]) -> None:
         """Bring the entries of rows up to date after some of their cells were erased.
@@ -317,20 +319,6 @@ class Entries:
 
     def _delete(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> bytes:
         return sql.delete_entries(self._shards.database(shard), self._layout, rows)
-
-
-def _run_concurrently(writes: Sequence[Callable[[], None]]) -> None:
-    """Run writes to several servers, each in its own thread; when all have ended, raise the first error."""
-    if len(writes) < 2:
-        for write in writes:
-            write()
-        return
-    here, *others = writes
-    with ThreadPoolExecutor(min(len(others), _MAX_SERVERS)) as threads:
-        futures = [threads.submit(write) for write in others]
-        here()
-    for future in futures:
-        future.result()
 
 
 def _refs(latest: Iterable[int | None]) -> tuple[int, ...]:
