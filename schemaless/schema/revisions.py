@@ -25,8 +25,9 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy import MetaData
 
 from schemaless.errors import SchemaMismatch, ServerTimeout
+from schemaless.schema.databases import version_of
 from schemaless.schema.engine import inspection, session
-from schemaless.schema.sql import CREATE_VERSION_TABLE, insert_first_version, select_version, update_version
+from schemaless.schema.sql import CREATE_VERSION_TABLE, insert_first_version, update_version
 from schemaless.schema.tables import catalog_metadata, shard_metadata
 from schemaless.schema.versions import Branch, folders, head, known_revisions
 from schemaless.wire.errors import error_code
@@ -44,17 +45,6 @@ _TABLE_LOCK_WAIT_S: Final = 10
 
 _ALREADY_DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
 """Errors saying that a table, column or key to create already exists, or that one to drop does not."""
-
-
-def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
-    """Return the revision of a database, or None if it has none."""
-    try:
-        row = _send(connection, select_version(database)).first()
-    except sqlalchemy.exc.DBAPIError as error:
-        if error_code(error.orig) == 1146:
-            return None
-        raise
-    return None if row is None else str(row[0])
 
 
 def check_known(pool: NodePool, database: str, branch: Branch, version: str | None) -> None:
@@ -100,7 +90,7 @@ def run(
         session(pool, database) as connection,
         _upgrade_lock(connection, pool, database, turn_s, lock_s),
     ):
-        version = version_of(connection, database)
+        version = version_of(pool, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]
         lacking = _chain(branch)[0 if version is None else known.index(version) + 1 :]
