@@ -269,7 +269,7 @@ def reencode_share(url: str, shards: range) -> None:
         for shard in shards:
             database, after = internals_of(store).shards.database(shard), 0
             while rows := internals_of(store).shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
-                cells = [internals_of(store).stored_cell(row[:6], shard) for row in rows]
+                cells = [internals_of(store).reader.stored(row[:6], shard) for row in rows]
                 sql = update_bodies(
                     database, [(cell.added_id, digest_of(cell.body), recode(cell.body).body) for cell in cells]
                 )
@@ -375,7 +375,7 @@ class Share:
                 shard, select_block(internals_of(self._store).shards.database(shard), after, 128, 1 << 20, wanted)
             ):
                 for row in rows:
-                    internals_of(self._store).stored_cell(row[:6], shard)
+                    internals_of(self._store).reader.stored(row[:6], shard)
                 after = int(rows[-1][0])
 
     def parse(self) -> None:

@@ -22,7 +22,7 @@ from schemaless.store.cells.dictionaries import StoredDictionaries
 from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.cells.paging import PageSize, Scan
 from schemaless.store.cells.reading import ADDED_ID, Reader, Source
-from schemaless.store.cells.sql import Row, select_block_end, select_by_id, select_id_span, select_row_keys
+from schemaless.store.cells.sql import select_block_end, select_by_id, select_id_span, select_row_keys
 from schemaless.store.cells.writing import Cells
 from schemaless.store.cold.settings import ColdSettings
 from schemaless.store.erasures.eraser import Erasures
@@ -180,10 +180,6 @@ class Internals:
         complete = partial(self.cold_bodies.completed, shard=shard) if cold else None
         scan = Scan(run, database, PageSize(), legacy_only, column_name, Payloads(), complete)
         return (self.reader.stored(row, shard) for low, high in parts for row in scan.rows(low, high))
-
-    def stored_cell(self, row: Row, shard: int) -> StoredCell:
-        """Convert a complete row of a shard's ``cell`` table into a cell."""
-        return self.reader.stored(row, shard)
 
     def read_stored(
         self, shard: int, ids: Sequence[int], read_from: ReadFrom = "primary", *, cold: bool = True

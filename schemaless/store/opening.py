@@ -14,10 +14,9 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals, Opened, internals_of
 from schemaless.topology.catalog import find_catalog, read_ready
 from schemaless.topology.configuration import URL_VARIABLE, configured, datastore_url
-from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.model import Topology
 from schemaless.topology.routing import CatalogReader
 from schemaless.topology.shards import Shards
-from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
 from schemaless.wire.pools import Pools
 from schemaless.wire.runtime import THREADS, Runtime
@@ -151,21 +150,17 @@ class Opening:
             pools.close()
             raise
         reader = CatalogReader(pools, url.nodes, name)
-        if not any(_has(cluster, catalog.node) for cluster in entry.topology.clusters):
+        if not any(cluster.has(catalog.node) for cluster in entry.topology.clusters):
             # The catalog's server has no shards (or another address for them), so these connections would stay unused.
             catalog.close()
         shards = Shards(entry.topology, pools, token=entry.token, catalog=reader)
-        own = next((cluster.nodes for cluster in entry.topology.clusters if _has(cluster, catalog.node)), ())
+        own = next((cluster.nodes for cluster in entry.topology.clusters if cluster.has(catalog.node)), ())
         if len(own) > 1 or url.others:
             # This catalog may be that of a former primary which is back; the other servers of its cluster know.
             before = shards.routing
             if shards.router.again(before) is not before:
                 columns = None
         return Datastore(Internals(shards, url, self.limits, columns, allow_nan=self.allow_nan))
-
-
-def _has(cluster: Cluster, address: Node) -> bool:
-    return any(node.having("primary") == address for node in cluster.nodes)
 
 
 def opening_of(store: Opened) -> Opening:

@@ -52,6 +52,10 @@ class Cluster:
         """The nodes that follow the primary."""
         return tuple(node for node in self.nodes if node.role == "replica")
 
+    def has(self, address: Node) -> bool:
+        """Return True if an address, with the role "primary", is that of a node in any role."""
+        return any(node.having("primary") == address for node in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:

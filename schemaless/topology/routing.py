@@ -104,7 +104,7 @@ class Routing:
 
     def has_on(self, shard: int, address: Node) -> bool:
         """Return True if a server is a node of the shard's cluster, in any role."""
-        return _has(self.clusters[shard], address)
+        return self.clusters[shard].has(address)
 
     def moved(self, error: ServerError, node: Node, shard: int) -> Elsewhere | None:
         """Find out whether a shard has moved; see ``wire.attempts.Route``."""
@@ -125,10 +125,6 @@ class Routing:
         """Return the claims that primaries must hold, by address; former primaries get a claim that no server holds."""
         claims = {cluster.primary: claim_of(self.topology.name, cluster) for cluster in self.topology.clusters}
         return {**self._replaced, **{node: claim for node, claim in claims.items() if claim.epoch}}
-
-
-def _has(cluster: Cluster, address: Node) -> bool:
-    return any(node.having("primary") == address for node in cluster.nodes)
 
 
 def _location(cluster: Cluster) -> tuple[str, Node, int]:
@@ -261,7 +257,7 @@ class CatalogReader:
 
     def _cluster(self, topology: Topology) -> Cluster | None:
         """Return the cluster that hosts the catalog; None if its server is in no cluster."""
-        return next((cluster for cluster in topology.clusters if _has(cluster, self.home)), None)
+        return next((cluster for cluster in topology.clusters if cluster.has(self.home)), None)
 
     def _candidates(self, cluster: Cluster | None) -> list[Node]:
         """Return the servers to query: the current one, the other nodes of its cluster, then the URL's."""

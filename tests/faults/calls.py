@@ -71,7 +71,6 @@ WITHOUT_A_SERVER: Final = {
     "shard_of",
     "dictionary_replicas",
     "follower_access",
-    "stored_cell",
 }
 
 

@@ -153,4 +153,4 @@ def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iter
 
 
 def _stored(internals: Internals, shard: int, rows: Iterable[Row]) -> Iterator[StoredCell]:
-    return (internals.stored_cell(row, shard) for row in rows)
+    return (internals.reader.stored(row, shard) for row in rows)

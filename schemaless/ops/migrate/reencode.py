@@ -276,7 +276,7 @@ class _ShardWork:
     def _read(self, rows: Sequence[BlockRow]) -> Block:
         """Return a block of cells; the bodies that are too long for their page, and deltas, are read now."""
         at_hand = [row for row in rows if row[4] is not None and not is_delta(row[4])]
-        cells = [self._internals.stored_cell(row[:6], self._shard) for row in at_hand]
+        cells = [self._internals.reader.stored(row[:6], self._shard) for row in at_hand]
         longer = sorted({int(row[0]) for row in rows if row[6] is not None} - {cell.added_id for cell in cells})
         if longer:
             cells += self._internals.read_stored(self._shard, longer)

@@ -229,7 +229,7 @@ class _Comparison:
         return RE_ENCODED if same else "has a different document on the target"
 
     def _left(self, added_id: int) -> StoredCell:
-        return self._internals.stored_cell(self._left_row(added_id), self._shard)
+        return self._internals.reader.stored(self._left_row(added_id), self._shard)
 
     def _left_row(self, added_id: int) -> Row:
         rows: Any = self._source.rows(sql.select_rows(self._database, self._table, [added_id]))

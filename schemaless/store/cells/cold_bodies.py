@@ -7,7 +7,7 @@ have been erased or recalled, the file may have a new generation, and a replica 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from schemaless.errors import (
     ServerError,
 )
 from schemaless.store.cells.bases import ChainedRows, with_bases
+from schemaless.store.cells.paging import Run
 from schemaless.store.cells.sql import Row, select_cells
 from schemaless.store.cold.content import Group, load_cold
 from schemaless.store.cold.fetching import Wanted, fetch
@@ -34,9 +35,6 @@ from schemaless.store.cold.sql import select_files
 from schemaless.store.cold.targets import Target, open_target
 from schemaless.topology.shards import Shards
 from schemaless.wire.connection import Connection
-
-Run = Callable[[Callable[[Connection], Any]], Any]
-"""Function that runs an operation on a connection to a shard's server, and returns its result."""
 
 PREFIX_VARIABLE: Final = "SCHEMALESS_COLD_PREFIX"
 """Environment variable with what the URI of the cold store must begin with, whatever the catalog says."""

@@ -472,6 +472,6 @@ class Kills:
             lambda connection: with_bases(connection, database, connection.rows(sql), name)  # type: ignore[arg-type]
         )
         for row in internals.cold_bodies.completed(rows, partial(internals.shards.run, MOVES), MOVES):
-            cell = internals.stored_cell(row, MOVES)
+            cell = internals.reader.stored(row, MOVES)
             if not cell.erased and cell.decode().body != document(cell.key):
                 self.faults.append(f"{cell.key} differs in the old table")

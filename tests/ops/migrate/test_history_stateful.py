@@ -267,7 +267,7 @@ class History(RuleBasedStateMachine):
 
         rows = internals.shards.pool_for(node).run(read)
         for row in internals.cold_bodies.completed(rows, partial(internals.shards.run, SHARD), SHARD):
-            cell = internals.stored_cell(row, SHARD)
+            cell = internals.reader.stored(row, SHARD)
             if tuple(cell.key) in self.model:
                 body = cell.decode().body
                 assert cell.erased or repr(body) == self.model[tuple(cell.key)]
