@@ -269,7 +269,7 @@ def _show_matrices(results: Sequence[Result]) -> None:
 
 def _show(result: Result) -> None:
     corpus = result.corpus
-    rounds = f"{result.rounds} round{'s' if result.rounds > 1 else ''}"
+    rounds = counted(result.rounds, "round")
     out().print(
         f"\n{corpus.name}: {counted(corpus.documents, 'document')}, {bytes_text(corpus.json_bytes)} of JSON, "
         f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n"
