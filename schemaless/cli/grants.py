@@ -149,6 +149,11 @@ def grants(
             out().print(f"{path}", soft_wrap=True)
     elif not applies:
         out().print(head + "".join(texts.values()) + foot, end="", soft_wrap=True)
+    if create_user and applies:
+        note(
+            f"accounts that were created now are locked; on each server, with your own password: ALTER USER {who} "
+            "IDENTIFIED BY '...' ACCOUNT UNLOCK"
+        )
     return 0 if parts else EXIT_FAILED
 
 

@@ -80,6 +80,7 @@ _CLASSES: Final[dict[type[ServerError], tuple[int, ...]]] = {
 }
 _CLASS_OF: Final = {code: kind for kind, codes in _CLASSES.items() for code in codes}
 _ACCOUNT_LIMIT: Final = 1226
+_LOCKED: Final = "unlock the account on each server: ALTER USER ... IDENTIFIED BY '...' ACCOUNT UNLOCK"
 _READ_ONLY_SERVER: Final = "the server is read-only; check that the catalog names the primary"
 _WRONG_HOST: Final = "is the server running, and are host and port right?"
 _WRONG_SOCKET: Final = "is the server running, and is the socket right?"
@@ -103,7 +104,9 @@ _NEXT_STEP: Final = {
     1836: _READ_ONLY_SERVER,
     2002: _WRONG_HOST,
     2003: _WRONG_HOST,
+    3118: _LOCKED,
     3159: "the server requires encrypted connections: add ssl_mode=required to the URL",
+    4151: _LOCKED,
 }
 _DRIVER_MODULES: Final = frozenset({"builtins", "decimal", "pymysql", "socket", "ssl", "struct"})
 """Top-level modules of the exception classes that the driver raises or passes on."""

@@ -163,6 +163,7 @@ def test_grants_are_applied_where_the_account_exists(invoke, accounts, fresh_url
 
     assert (nowhere.code, nowhere.err.count(f"it has no account {account}; --create-user creates it")) == (1, 2)
     assert (second.code, second.out.count(" statements run"), both.out.count(" statements run")) == (0, 1, 2)
+    assert ["ACCOUNT UNLOCK" in each.err for each in (second, both)] == [False, True]
     (file,) = (tmp_path / "second").iterdir()
     assert files.out == f"{file}\n"
     assert file.read_text().startswith("-- Role app of datastore ")

@@ -204,6 +204,7 @@ def test_every_call_reports_a_refusal_until_its_cause_ends(admin, store, name):
                 assert error is None or isinstance(error, FeedRefused), call
             else:
                 expect_refusal(error, condition.kind, codes=condition.codes, retryable=condition.retryable, shard=0)
+                assert name != "account locked" or "ACCOUNT UNLOCK" in str(error)
     finally:
         for statement in condition.end:
             rows(admin, statement)
