@@ -141,7 +141,7 @@ def verify(number: int, store: Datastore, folders: tuple[Path, ...]) -> int:
     show_status(found.status)
     out().print(f"{counted(found.cells, 'cell')} verified")
     for what, count in found.faults.items():
-        out().print(f"left: {count:,} {what}")
+        out().print(f"left: {what}: {count:,}")
     for what in found.outstanding:
         note(f"outstanding: {what}")
     return 0 if found.clean and found.status.state in ("acknowledged", "verified") else EXIT_FAILED

@@ -153,5 +153,5 @@ def _verify_archives(store: Datastore, folders: Iterable[Path], found: Verificat
     here = sorted({*folders, *(folder for folder in named if folder.is_dir())})
     if here:
         for file in erase_from_archives(store, here, execute=False):
-            found.faults[f"originals in {file.path}"] += file.originals
+            found.faults[f"originals in {file.path}, which 'erase archive' erases"] += file.originals
     found.note(*(f"archive {folder} is not on this machine" for folder in sorted(named - set(here))))
