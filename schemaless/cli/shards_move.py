@@ -300,7 +300,8 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
         )
     for plan in plans:
         if plan.refusal is not None:
-            note(f"shard {plan.shard} cannot be moved: {plan.refusal}")
+            first = "; run there first:" if plan.grants else ""
+            note(f"shard {plan.shard} cannot be moved: {plan.refusal}{first}")
             for statement in plan.grants:
                 out().print(f"{statement};")
 

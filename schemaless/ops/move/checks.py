@@ -57,7 +57,8 @@ def obstacle(
             f"{at_target.node}: {error}; run the statements that 'schemaless grants --role move' prints, or check the "
             "accounts yourself and pass --unchecked-accounts"
         ), []
-    refusal = f"its accounts lack privileges on {spec.target}; missing grants: {len(lacking)}" if lacking else None
+    target = f"{spec.target} ({at_target.node})"
+    refusal = f"its accounts lack privileges on {target}; missing grants: {len(lacking)}" if lacking else None
     return refusal, lacking
 
 

@@ -55,7 +55,8 @@ def _refuse(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
         return
     first, others = refused[0], len(refused) - 1
     more = f"; {counted(others, 'more shard')} cannot be moved either" if others else ""
-    raise MoveRefused(f"shard {first.shard} cannot be moved to {spec.target}: {first.refusal}{more}")
+    step = ", which 'schemaless shards plan' prints" if first.grants else ""
+    raise MoveRefused(f"shard {first.shard} cannot be moved to {spec.target}: {first.refusal}{step}{more}")
 
 
 MOVE: Final = JobKind(
