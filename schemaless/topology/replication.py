@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
-from schemaless.errors import AccessDenied, ServerError
+from schemaless.errors import AccessDenied, InvalidInput, ServerError
 from schemaless.topology.heartbeat import make_tables, read_token, remove_token, write_token
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
 from schemaless.topology.sql.replicas import (
@@ -130,6 +131,21 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
         rows = other.rows(lock_is_free(name))
         holder.rows(release_lock(name))
     return not rows[0][0]
+
+
+def require_different(pools: Iterable[NodePool]) -> None:
+    """Check that no two addresses, of which each is to be a cluster's primary, lead to the same server.
+
+    Raises:
+        InvalidInput: two of them do.
+        ServerError: one of the addresses cannot be reached.
+    """
+    for one, other in combinations(pools, 2):
+        if is_same_server(one, other):
+            raise InvalidInput(
+                f"{one.node} and {other.node} are the same server under two addresses; each cluster needs its own. "
+                "Nothing was written"
+            )
 
 
 def is_read_only(pool: NodePool) -> bool:

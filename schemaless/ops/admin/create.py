@@ -21,6 +21,7 @@ from schemaless.topology.catalog import (
 )
 from schemaless.topology.heartbeat import make_tables
 from schemaless.topology.model import Topology, new_topology
+from schemaless.topology.replication import require_different
 from schemaless.wire.errors import DuplicateKey, reworded
 from schemaless.wire.node import Node
 from schemaless.wire.parallel import AT_ONCE, on_servers
@@ -72,6 +73,7 @@ def create(
         entry = _catalog_entry(catalog, name)
         if entry is None:
             _refuse_existing(pools.values(), catalog, name)
+            require_different(pools.values())
             for node, pool in pools.items():
                 check_server(pool, engine)
                 if (version := withdrawn_release(pool)) is not None:

@@ -29,6 +29,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.internals import Internals
 from schemaless.topology.catalog import is_identity, server_identity, with_identities, write_clusters
 from schemaless.topology.model import Cluster, Topology
+from schemaless.topology.replication import require_different
 from schemaless.topology.shards import Shards
 from schemaless.wire.node import Node
 from schemaless.wire.pool import PoolOptions
@@ -93,6 +94,7 @@ def restored(
                     "in use. Nothing was written"
                 )
             _check(change, cluster)
+        require_different(change.pool(primary) for primary in _primaries(after))
         found = change.identities(after.clusters)
         after = replace(after, clusters=tuple(with_identities(cluster, found) for cluster in after.clusters))
         if change.entry.server not in [cluster.primary.server for cluster in after.clusters]:

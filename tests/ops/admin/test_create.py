@@ -151,6 +151,21 @@ def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, 
         store.get_cell(row, "BASE", 1)
 
 
+@pytest.mark.mysql
+@pytest.mark.twice
+def test_one_server_under_two_addresses_is_refused(servers, new_name, tmp_path):
+    """Each cluster's shards would be tables in the wrong place to the other, which 'check' advises to drop."""
+    link = tmp_path / "another.sock"
+    link.symlink_to(servers[0].socket)
+    addresses = [servers[0].url, servers[1].url, f"mysql://root@/?unix_socket={link}"]
+
+    with pytest.raises(InvalidInput, match=r"another\.sock are the same server under two addresses"):
+        schemaless.create(new_name, 3, addresses)
+
+    assert databases(servers[0].url, new_name) == databases(servers[1].url, new_name) == []
+    schemaless.create(new_name, 3, addresses[:2])
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

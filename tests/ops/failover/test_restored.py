@@ -478,6 +478,28 @@ def test_a_catalog_that_is_no_copy_keeps_its_servers(url, servers, drill, flavou
     assert topology.clusters[1].epoch == (2 if flavour == "mysql" else 0)
 
 
+def test_two_clusters_restored_on_one_server_are_refused(url, name, servers, tmp_path):
+    """Under two addresses, too: the tables of each cluster would be in the wrong place to the other."""
+    link = tmp_path / "another.sock"
+    link.symlink_to(servers[0].socket)
+    sql(servers[0], f"CREATE DATABASE {name}_0001")
+    for (table,) in sql(servers[0], f"SHOW TABLES FROM {name}_0000"):
+        sql(servers[0], f"CREATE TABLE {name}_0001.{table} LIKE {name}_0000.{table}")
+        sql(servers[0], f"INSERT INTO {name}_0001.{table} SELECT * FROM {name}_0000.{table}")
+    sql(servers[0], f"UPDATE {name}_0001.shard_identity SET shard=1")
+    before = recorded(servers[0], name)
+
+    with pytest.raises(InvalidInput, match=r"another\.sock are the same server under two addresses"):
+        restored(
+            url,
+            {"cluster-1": at(servers[0]), "cluster-2": f"mysql://root@/?unix_socket={link}"},
+            lambda store: None,
+            replaces_original=True,
+        )
+
+    assert recorded(servers[0], name) == before
+
+
 @pytest.mark.guarantee("restored-datastore")
 def test_a_catalog_is_at_home_by_the_identity_or_the_address_of_its_server(url, name, servers, drill, tmp_path):
     """Another address of the same server is fine, and so is another server at the same address, as after a failover."""
