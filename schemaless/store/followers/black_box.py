@@ -28,8 +28,13 @@ class BlackBox:
 
     def __init__(self, context: BaseContext | None = None) -> None:
         text, counts = ctypes.c_char * _LONGEST, ctypes.c_long * 3
-        self._at: Any = text() if context is None else context.RawArray(ctypes.c_char, _LONGEST)
-        self._counts: Any = counts() if context is None else context.RawArray(ctypes.c_long, 3)
+        try:
+            self._at: Any = text() if context is None else context.RawArray(ctypes.c_char, _LONGEST)
+            self._counts: Any = counts() if context is None else context.RawArray(ctypes.c_long, 3)
+        except OSError as error:
+            # A container may lack /dev/shm, or have it read-only.
+            reason = f"{error.strerror}; workers share memory with this process in /dev/shm"
+            raise OSError(error.errno, reason, "starting worker processes") from error
 
     def enter(self, pair: Pair) -> None:
         """Record that the worker begins to work on a shard."""

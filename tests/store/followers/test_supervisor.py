@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import heap
 
 import pytest
 
 import schemaless
 from schemaless.errors import ServerUnavailable
+from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.rows import FollowerRows, Looked
 from schemaless.store.followers.supervisor import OpenWork, Supervisor
 from schemaless.store.internals import internals_of
@@ -55,6 +58,15 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
 
     assert (leaving._removed, leaving._occupied) == (False, [])
     assert (over._removed, over._made) == (True, 1)
+
+
+def test_workers_that_cannot_be_started_are_an_error_with_a_remedy(monkeypatch, tmp_path):
+    """A container may lack /dev/shm."""
+    monkeypatch.setattr(heap.BufferWrapper, "_heap", heap.Heap())
+    monkeypatch.setattr(heap.Arena, "_dir_candidates", [str(tmp_path / "shm")])
+
+    with pytest.raises(OSError, match=r"in /dev/shm.*starting worker processes"):
+        BlackBox(multiprocessing.get_context("spawn"))
 
 
 def test_an_unreachable_shard_has_not_caught_up(follow_store, monkeypatch):
