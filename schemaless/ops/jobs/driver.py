@@ -89,6 +89,7 @@ class Driver:
         self._name = runner_name()
         self._job_store = JobStore(store)
         self._calls: dict[Future[Outcome], int] = {}
+        self._dispatched: set[int] = set()
         # As of the last poll, by cluster: shards to dispatch (the next one last), and shards of other drivers' runners.
         self._free: dict[str, list[int]] = {}
         self._held: Counter[str] = Counter()
@@ -165,6 +166,8 @@ class Driver:
             cluster = min(ready, key=lambda name: (load[name], name))
             shard = self._free[cluster].pop()
             load[cluster] += 1
+            # Before the call exists: an interrupt may keep it from being recorded.
+            self._dispatched.add(shard)
             call = workers.submit(work_on, self._opening, self._job.job_id, shard, self._name, self._work)
             self._calls[call] = shard
 
@@ -179,6 +182,7 @@ class Driver:
         done, _ = wait(self._calls, timeout=POLL_S, return_when=FIRST_COMPLETED)
         for call in done:
             shard = self._calls.pop(call)
+            self._dispatched.discard(shard)
             cluster = self._cluster(shard)
             try:
                 outcome = call.result()
@@ -226,11 +230,11 @@ class Driver:
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         logged = False
         while time.monotonic() < deadline_s:
-            # The leases count, too: an interrupt between submitting a call and recording it leaves an unknown runner.
+            # The leases count, too: an interrupt between submitting a call and recording it leaves an unknown runner,
+            # and Dask cancels a call that goes on.
             held = False
             with suppress(SchemalessError):
-                # Repeated, since a runner that is about to claim its shard has missed earlier requests.
-                self._job_store.leases.ask_to_stop(self._job.job_id, self._name)
+                self._job_store.leases.ask_to_stop(self._job.job_id, self._name, self._dispatched)
                 states = self._job_store.shards(self._job.job_id, counters=False)
                 held = any(state.held and (state.runner or "").startswith(self._name) for state in states)
             if not running and not held:

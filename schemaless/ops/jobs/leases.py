@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ class Leases:
 
         Returns:
             State of the shard, with ``INTERRUPTED`` as its message if the previous runner died without releasing it;
-            None if the shard is done or held by another runner, or the job has ended.
+            None if the shard is done or held by another runner, the runner's driver has stopped, or the job has ended.
         """
         interrupted = self._catalog.rows(sql.select_interrupted(self._name, job_id, shard, runner, INTERRUPTED))
         if not self._catalog.execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):
@@ -168,9 +168,9 @@ class Leases:
         self._catalog.execute(sql.free_watches(self._name, job_id, runner_prefix))
         return self._catalog.execute(sql.free_shards(self._name, job_id, runner_prefix, INTERRUPTED))
 
-    def ask_to_stop(self, job_id: int, runner_prefix: str) -> None:
-        """Ask runners to stop at their next checkpoint."""
-        self._catalog.execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
+    def ask_to_stop(self, job_id: int, driver: str, shards: Iterable[int]) -> None:
+        """Ask a driver's runners to stop at their next checkpoint, and keep them from claiming these shards."""
+        self._catalog.execute(sql.ask_to_stop(self._name, job_id, driver, shards, LEASE_S))
 
     def record_poll(
         self,

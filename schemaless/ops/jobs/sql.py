@@ -154,12 +154,15 @@ def select_interrupted(catalog: str, job_id: int, shard: int, runner: str, messa
 
 
 def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int) -> bytes:
-    """Lease a waiting shard of an unfinished job to a runner, unless another runner's lease on it is valid."""
+    """Lease a waiting shard of an unfinished job to a runner.
+
+    Another runner's lease on it must not be valid, nor the runner's driver have stopped (see ``ask_to_stop``).
+    """
     return (
         b"UPDATE %b AS s JOIN %b AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
         b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
         b"WHERE s.job_id=%d AND s.shard=%d AND s.state='waiting' AND j.state IN %b "
-        b"AND (s.lease_until IS NULL OR NOT %b OR s.runner=%b)"
+        b"AND (s.lease_until IS NULL OR NOT %b OR s.runner=%b) AND NOT (s.stop AND s.runner<=>%b)"
         % (
             table(catalog, b"job_shard"),
             table(catalog, b"job"),
@@ -171,6 +174,7 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
             _UNFINISHED,
             leased(b"s.lease_until", lease_s),
             text(runner),
+            text(runner.partition("/")[0]),
         )
     )
 
@@ -228,9 +232,23 @@ def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> 
     )
 
 
-def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
-    """Ask all runners with this name prefix to stop at their next checkpoint."""
-    return b"UPDATE %b SET stop=1 WHERE %b" % (table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
+def ask_to_stop(catalog: str, job_id: int, driver: str, shards: Iterable[int], lease_s: int) -> bytes:
+    """Ask a driver's runners to stop at their next checkpoint, and give those of its shards without a lease its name.
+
+    ``claim_shard`` refuses such a shard to the driver's own runners.
+    """
+    free = b"shard IN (%b) AND (lease_until IS NULL OR NOT %b)" % (
+        numbers([-1, *shards]),
+        leased(b"lease_until", lease_s),
+    )
+    return b"UPDATE %b SET runner=IF(%b, %b, runner), stop=1 WHERE job_id=%d AND state='waiting' AND (%b OR %b)" % (
+        table(catalog, b"job_shard"),
+        free,
+        text(driver),
+        job_id,
+        free,
+        _held_by(job_id, driver),
+    )
 
 
 def lock_measures(catalog: str, job_id: int, part: Part, keys: Iterable[int | str]) -> bytes:

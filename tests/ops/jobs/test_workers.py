@@ -28,6 +28,7 @@ from schemaless.codec.recode import recode
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.leases import Leases
 from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import rebuild, reencode, restore
@@ -323,6 +324,38 @@ def test_interrupt_during_dispatch_stops_the_runner_too(fresh_store, legacy, mig
     report = migrate.run(migrate_store)
 
     assert held == []
+    assert (report.job_id, report.interruptions) == (1, 0)
+    assert bodies(fresh_store) == legacy
+
+
+def test_a_call_that_claims_its_shard_after_the_driver_has_stopped_gets_none(
+    fresh_store, legacy, migrate_store, monkeypatch, eventually
+):
+    """A run that ended leaves no runner behind, and the next run does the work."""
+    submit, claim, claims = Workers.submit, Leases.claim, []
+    begun, ended = threading.Event(), threading.Event()
+
+    def late(leases, *arguments):
+        begun.set()
+        ended.wait()
+        claims.append(claim(leases, *arguments))
+        return claims[-1]
+
+    def interrupted(hands, *arguments):
+        submit(hands, *arguments)
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Leases, "claim", late)
+    monkeypatch.setattr(Workers, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        migrate.run(migrate_store)
+    monkeypatch.undo()
+    ended.set()
+    eventually(lambda: claims, "the call has tried to claim its shard")
+    report = migrate.run(migrate_store)
+
+    assert claims == [None]
     assert (report.job_id, report.interruptions) == (1, 0)
     assert bodies(fresh_store) == legacy
 
