@@ -18,8 +18,9 @@ from schemaless.base.type_variables import T
 from schemaless.errors import LeaseLost, ServerError
 from schemaless.ops.jobs import sql
 from schemaless.ops.jobs.job import ShardState, Signal
+from schemaless.ops.jobs.throttle import discount_read
 from schemaless.store.internals import Internals
-from schemaless.wire.connection import Connection
+from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import Value
 
 LEASE_S: Final = 30
@@ -46,20 +47,19 @@ def lease_clock_s() -> float:
 
 
 class JobCatalog:
-    """Runs statements on the job tables.
-
-    Attributes:
-        reads: approximate number of SELECTs sent.
-    """
+    """Runs statements on the job tables."""
 
     def __init__(self, internals: Internals) -> None:
-        self.reads: int = 0
         self._internals = internals
 
-    def rows(self, statement: bytes) -> tuple[tuple[Any, ...], ...]:
-        """Return the rows of a query."""
-        self.reads += 1
-        return self.run(lambda connection: connection.rows(statement), writes=False)
+    def rows(self, statement: bytes) -> Rows:
+        """Return the rows of a query, which does not count as application load."""
+
+        def read(connection: Connection) -> Rows:
+            discount_read(connection)
+            return connection.rows(statement)
+
+        return self.run(read, writes=False)
 
     def execute(self, statement: bytes) -> int:
         """Run a statement that is safe to repeat, and return the number of affected rows."""
@@ -140,10 +140,6 @@ class Leases:
     def claim_watch(self, job_id: int, cluster: str, runner: str) -> bool:
         """Lease the watch of a cluster, unless a runner has it; return whether it was leased."""
         return bool(self._catalog.execute(sql.claim_watch(self._name, job_id, cluster, runner, WATCH_LEASE_S)))
-
-    def runners(self, job_id: int) -> int:
-        """Return the number of runners that hold a lease on a shard of a job."""
-        return int(self._catalog.rows(sql.count_runners(self._name, job_id, LEASE_S))[0][0])
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Store the state of a shard and renew the lease.

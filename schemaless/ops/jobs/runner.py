@@ -34,9 +34,6 @@ _STALE_S: Final = 10.0
 _STORE_S: Final = 2.0
 """Interval at which an unchanged result of a poll is stored, in seconds."""
 
-_RUNNERS_S: Final = 10.0
-"""Time for which the number of runners is cached, in seconds."""
-
 _REST: Final = 4
 """Ratio of the pause after a step to the step's duration."""
 
@@ -80,7 +77,6 @@ class ShardRun:
         self._watch = watch
         self.thresholds = job.thresholds
         self._spec: str | None = None
-        self._runners: tuple[int, float] | None = None
         self._waits: dict[str, float] | None = None
         self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
@@ -282,9 +278,7 @@ class ShardRun:
             stored = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(stored[0].waits) if stored else {}
             self._watch.proven.update(stored[0].figures.get("proven", ()) if stored else ())
-        if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
-            self._runners = self.job_store.leases.runners(self.job.job_id), time.monotonic()
-        look = self._watch.look(self.thresholds, self.job_store.catalog.reads, self._runners[0])
+        look = self._watch.look(self.thresholds)
         for note in look.notes:
             self.job_store.record_event(self.job.job_id, f"{self.cluster}: {note}")
             log.warning("%s: %s", self.cluster, note)

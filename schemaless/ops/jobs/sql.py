@@ -214,15 +214,6 @@ def update_shard(
     return update(table(catalog, b"job_shard"), all_changes, **lease)
 
 
-def count_runners(catalog: str, job_id: int, lease_s: int) -> bytes:
-    """Count the runners that hold a lease on a shard of a job."""
-    return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND %b" % (
-        table(catalog, b"job_shard"),
-        job_id,
-        leased(b"lease_until", lease_s),
-    )
-
-
 def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> bytes:
     """Release the shards of all runners with this name prefix."""
     return b"UPDATE %b SET lease_until=NULL, message=%b WHERE %b" % (

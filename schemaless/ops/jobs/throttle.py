@@ -194,7 +194,7 @@ class _Load(NamedTuple):
 
 
 def discount_read(connection: Connection) -> None:
-    """Offset one of the job's own SELECTs in the calls of a primary, lest it count as application load."""
+    """Offset one of the job's own SELECTs in the calls of a server, lest it count as application load."""
     connection.execute(NOTHING)
 
 
@@ -212,7 +212,6 @@ class ClusterWatch:
         cluster: str,
         writer: str,
         *,
-        catalog: NodePool | None = None,
         folders: Sequence[Path] = (),
         proof_s: float = PROOF_S,
         cache_s: float = _CACHE_S,
@@ -223,8 +222,6 @@ class ClusterWatch:
             shards: access to the shards of the datastore.
             cluster: name of the cluster to watch.
             writer: name of at most 255 characters that is unique among the watches of this cluster, such as a runner's.
-            catalog: connection pool of the catalog, used to detect whether the catalog is on this primary; None if
-                runners send it no queries.
             folders: folders that the job writes to on the runners' machines.
             proof_s: time after which a replica that answers but shows no token is refused, in seconds.
             cache_s: time for which a result is reused, in seconds.
@@ -233,7 +230,6 @@ class ClusterWatch:
         self._shards = shards
         self._datastore = shards.topology.name
         self._writer = writer
-        self._catalog = catalog
         self._folders = folders
         self._hooked: tuple[str | None, float] | None = None
         self._proof_s = proof_s
@@ -245,7 +241,6 @@ class ClusterWatch:
         self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
         self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
         self._own_calls = 0
-        self._reads = 0
         self._notes: list[str] = []
         self._noted_space = False
         self._take_servers(shards.topology.cluster(cluster))
@@ -256,11 +251,10 @@ class ClusterWatch:
         self._replicas = [_Replica(self._shards, node) for node in cluster.replicas]
         self._written_us.clear()
         self._calls.clear()
-        self._has_catalog: bool | None = None if self._catalog is not None else False
         self._asks_history = True
         self._began = False
 
-    def look(self, thresholds: Thresholds, reads: int = 0, runners: int = 1) -> Look:
+    def look(self, thresholds: Thresholds) -> Look:
         """Poll the primary and each replica once, and decide whether the job has to wait.
 
         This takes up to four round trips to the primary, then one to each replica in parallel; at most about two
@@ -269,9 +263,6 @@ class ClusterWatch:
 
         Args:
             thresholds: thresholds to compare with.
-            reads: total number of SELECTs that this runner has sent to the catalog.
-            runners: number of runners of the job. If the catalog is on this primary, ``reads`` times ``runners`` is
-                not counted as application load.
 
         Returns:
             The measurements, and the reason to wait, if any.
@@ -293,13 +284,13 @@ class ClusterWatch:
         known = self._shards.routing
         look, problem = None, None
         try:
-            look = self._poll(reads, runners)
+            look = self._poll()
         except ServerError as error:
             problem = error
         if look is None or look.kind == "unreachable":
             self._shards.router.again(known)
             if self._follow():
-                look = self._poll(reads, runners)
+                look = self._poll()
             elif problem is not None:
                 raise problem
         assert look is not None
@@ -315,7 +306,7 @@ class ClusterWatch:
         self._take_servers(cluster)
         return True
 
-    def _poll(self, reads: int, runners: int) -> Look:
+    def _poll(self) -> Look:
         thresholds = self._thresholds
         replicas = self._replicas if thresholds.max_lag_s is not None else []
         waits: list[tuple[Kind, str]] = []
@@ -352,7 +343,7 @@ class ClusterWatch:
         hooked = self._ask_hook()
         if hooked is not None:
             waits.append(("hook", hooked))
-        calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
+        calls_per_s = None if load is None else self._calls_per_s(load)
         limit_per_s = thresholds.yield_above_per_s
         yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
         notes, self._notes = tuple(self._notes), []
@@ -426,13 +417,8 @@ class ClusterWatch:
         calls = status["com_select"] + status["com_insert"] - status["com_update_multi"] - status["com_do"]
         return _Load(status["threads_running"], calls, history_length)
 
-    def _calls_per_s(self, load: _Load, reads: int, runners: int) -> float | None:
+    def _calls_per_s(self, load: _Load) -> float | None:
         """Return the application calls per second over the last polls; None at first."""
-        if self._has_catalog is None and self._catalog is not None and self._calls:
-            self._has_catalog = is_same_server(self._catalog, self._primary.pool)
-        if self._has_catalog:
-            self._own_calls += max(0, reads - self._reads) * runners
-        self._reads = reads
         self._calls.append((time.monotonic(), load.calls - self._own_calls))
         (first_s, first), (last_s, last) = self._calls[0], self._calls[-1]
         # The difference is negative after a restart, or if another program sends multi-table UPDATEs.

@@ -75,9 +75,7 @@ def work_on(opening: Opening, job_id: int, shard: int, driver: str, work: Work, 
         key = job_id, cluster
         if throttled and key not in worker.watches:
             internals = internals_of(store)
-            worker.watches[key] = ClusterWatch(
-                *(internals.shards, cluster, runner), catalog=internals.catalog, folders=_folders(internals, job)
-            )
+            worker.watches[key] = ClusterWatch(internals.shards, cluster, runner, folders=_folders(internals, job))
         learned = worker.learned.setdefault(job_id, {})
         watch = worker.watches.get(key)
         with ShardRun(job_store, job, state, cluster, watch, learned) as run, needing(role_of(job.kind)):

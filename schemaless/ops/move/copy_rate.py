@@ -141,15 +141,14 @@ class TargetServers:
     """
 
     def __init__(self, store: Datastore, run: ShardRun, target: str) -> None:
-        internals, writer = internals_of(store), f"{run.state.runner} to"[-255:]
         self.lags: list[float | None] = []
         self._run = run
         self._busy = False
         self._target = target
-        self._writer = writer
+        self._writer = f"{run.state.runner} to"[-255:]
         self._waits: dict[str, float] = {}
         self._waiting: tuple[str, float] | None = None
-        self._watch = ClusterWatch(internals.shards, target, writer, catalog=internals.catalog, cache_s=_CHECK_S)
+        self._watch = ClusterWatch(internals_of(store).shards, target, self._writer, cache_s=_CHECK_S)
         for cluster in run.job_store.clusters(run.job.job_id):
             if cluster.cluster == target:
                 self._watch.proven.update(cluster.figures.get("proven", ()))
@@ -182,7 +181,7 @@ class TargetServers:
         return self._busy or self._run.yields
 
     def _check(self) -> str | None:
-        look = self._watch.look(self._run.thresholds, self._run.job_store.catalog.reads)
+        look = self._watch.look(self._run.thresholds)
         self.lags = list(look.figures["lag_s"].values())
         self._busy = look.yields
         self._record(look)

@@ -175,7 +175,7 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     polls: list[str | None] = []
     rests: list[tuple[float, bool]] = []
 
-    def look(thresholds: Any, reads: int) -> Look:
+    def look(thresholds: Any) -> Look:
         answer = answers.pop()
         if isinstance(answer, Look):
             return answer
@@ -183,7 +183,7 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
 
     watch = SimpleNamespace(look=look, close=lambda: None, proven=set())
     monkeypatch.setattr(copy_rate, "ClusterWatch", lambda *_, **__: watch)
-    nothing = SimpleNamespace(shards=None, catalog=None)
+    nothing = SimpleNamespace(shards=None)
     monkeypatch.setattr(copy_rate, "internals_of", lambda _: nothing)
     known = SimpleNamespace(cluster="cluster-2", figures={"proven": ["replica"]}, waits={})
     leases = SimpleNamespace(
@@ -194,7 +194,7 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
         job=SimpleNamespace(job_id=1),
         thresholds=None,
         state=SimpleNamespace(runner="a"),
-        job_store=SimpleNamespace(catalog=SimpleNamespace(reads=0), clusters=lambda _: [known], leases=leases),
+        job_store=SimpleNamespace(clusters=lambda _: [known], leases=leases),
         pause=lambda _: None,
         rest=lambda worked_s, share, *, called: rests.append((worked_s * share, called)),
         yields=False,
