@@ -155,7 +155,7 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
     last = record.verified_id
 
     def checkpoint(**changes: str | int) -> None:
-        records.note(run, {"verified_id": last, **changes}, token=record.token, phases=("moved",))
+        records.note(run, {"verified_id": last, **changes}, ("moved",))
         run.checkpoint()
 
     with session(internals.shards, internals.topology.cluster(record.source).primary, shard) as source:

@@ -75,23 +75,22 @@ class Records:
         self._internals.catalog.execute(sql.insert_move(self._name, job_id, shard, source, target))
         return self.all(job_id, shard)[0]
 
-    def note(self, run: ShardRun, changes: Mapping[str, Value], *, token: str | None, phases: Sequence[Phase]) -> None:
+    def note(self, run: ShardRun, changes: Mapping[str, Value], phases: Sequence[Phase]) -> None:
         """Update the record of a shard that this runner holds.
 
         Args:
             run: the job's run on the shard.
             changes: new values by column.
-            token: the token that the record must have; None matches a record of any runner.
             phases: the phases that the record may be in.
 
         Raises:
-            LeaseLost: another runner has the shard, or the record has another token or phase.
+            LeaseLost: another runner has the shard, or the record has another phase.
         """
-        statement = sql.update_move(self._name, run.state.lease(run.job.job_id), changes, token, phases)
+        statement = sql.update_move(self._name, run.state.lease(run.job.job_id), changes, phases)
         if not self._internals.catalog.execute(statement).affected:
             raise self._lost(run)
 
-    def flip(self, run: ShardRun, before: Topology, target: str, token: str, changes: Mapping[str, Value]) -> None:
+    def flip(self, run: ShardRun, before: Topology, target: str, changes: Mapping[str, Value]) -> None:
         """Assign the shard to the target in the catalog, and update its record in the same transaction.
 
         Raises:
@@ -100,7 +99,7 @@ class Records:
             OutcomeUnknown: the reply was lost; repeating the call settles the outcome.
         """
         lease, phases = run.state.lease(run.job.job_id), (*BEFORE_COMMIT, "moved")
-        statement = sql.update_move(self._name, lease, {"phase": "moved", **changes}, token, phases)
+        statement = sql.update_move(self._name, lease, {"phase": "moved", **changes}, phases)
 
         def update_records(connection: Connection) -> None:
             if not connection.execute(statement).affected:

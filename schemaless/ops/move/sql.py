@@ -272,27 +272,22 @@ def select_moves(catalog: str, job_id: int | None = None, shard: int | None = No
     )
 
 
-def update_move(
-    catalog: str, lease: Mapping[str, Value], changes: Mapping[str, Value], token: str | None, phases: Sequence[str]
-) -> bytes:
-    """Update a move record if the runner still holds the shard and the record has the token and one of the phases.
+def update_move(catalog: str, lease: Mapping[str, Value], changes: Mapping[str, Value], phases: Sequence[str]) -> bytes:
+    """Update a move record if the runner still holds the shard and the record has one of the phases.
 
     Args:
         catalog: name of the catalog's database.
         lease: the runner's lease on the shard; see ``ShardState.lease``.
         changes: new values by column.
-        token: the token that the record must have; None matches any token, for updates before the runner has stored its
-            own.
         phases: the phases that the record may be in.
     """
-    held: dict[str, Value] = {**{f"s.{name}": value for name, value in lease.items()}, "m.token": token}
     return (
         b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b WHERE %b AND m.phase IN (%b)"
         % (
             quoted_table(catalog, "shard_move"),
             quoted_table(catalog, "job_shard"),
             assigned({f"m.{name}": value for name, value in changes.items()}),
-            matching(**held),
+            matching(**{f"s.{name}": value for name, value in lease.items()}),
             texts(phases),
         )
     )

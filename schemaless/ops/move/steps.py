@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -85,6 +85,7 @@ class _ShardMove:
         self._spec = MoveSpec.of(run.job)
         self._records = Records(store)
         self._token = new_token()
+        self._copied_before = run.state.cells, run.state.bytes_before
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._replaced = False
         self._servers = TargetServers(store, run, self._spec.target)
@@ -109,7 +110,7 @@ class _ShardMove:
             self._run.gate()
         if record.phase in BEFORE_COMMIT and home == record.target != record.source:
             # The flip succeeded, but its reply was lost; nothing else assigns the shard to the target.
-            self._records.note(self._run, {"phase": "moved"}, token=None, phases=BEFORE_COMMIT)
+            self._records.note(self._run, {"phase": "moved"}, BEFORE_COMMIT)
             record = self._records.all(record.job_id, self._shard)[0]
         try:
             if record.phase in BEFORE_COMMIT:
@@ -127,7 +128,7 @@ class _ShardMove:
 
     def _move(self, record: MoveRecord) -> MoveRecord:
         if record.source == record.target:
-            self._note_any({"phase": "dropped"})
+            self._note(phase="dropped")
             return self._read()
         self._source, self._target = self._topology.cluster_of(self._shard), self._topology.cluster(record.target)
         aborting = record.phase == "aborting"
@@ -143,7 +144,7 @@ class _ShardMove:
                 self._prepare()
             # Under the locks: a previous runner that resumes finds its sessions killed, or fails this update.
             self._phases = ("aborting",) if aborting else ("preparing", "copying", "cutting")
-            self._note_any({"token": self._token, "phase": "aborting" if aborting else "copying"})
+            self._note(token=self._token, phase="aborting" if aborting else "copying")
             if not aborting:
                 # Copy dictionaries before the first cell that may need one.
                 _copy_dictionaries(self._internals, self._spec.target)
@@ -335,9 +336,8 @@ class _ShardMove:
         self._note(settled_id=self._settled)
         state = self._run.state
         state.checkpoint, state.top_id = self._settled, max(state.top_id, self._settled)
-        state.cells += self._copier.cells - state.counters.get("noted_cells", 0)
-        state.bytes_before += self._copier.body_bytes - state.counters.get("noted_bytes", 0)
-        state.counters |= {"noted_cells": self._copier.cells, "noted_bytes": self._copier.body_bytes}
+        cells, body_bytes = self._copied_before
+        state.cells, state.bytes_before = cells + self._copier.cells, body_bytes + self._copier.body_bytes
         self._run.checkpoint()
 
     # The cut
@@ -442,10 +442,8 @@ class _ShardMove:
             fence.reader.rows(moving.select_top(fence.database, moving.moved("cell", self._token)))[0][0] or 0
         )
         changes = {"fence_id": fence_id, "settled_id": fence_id}
-        self._records.flip(self._run, self._topology, self._spec.target, self._token, changes)
-        pause_s = time.monotonic() - began_s
-        self._records.note(self._run, {"pause_s": pause_s}, token=self._token, phases=("moved",))
-        self._run.state.counters["pause_s"] = round(pause_s, 4)
+        self._records.flip(self._run, self._topology, self._spec.target, changes)
+        self._records.note(self._run, {"pause_s": time.monotonic() - began_s}, ("moved",))
         self._shards.router.again(self._shards.routing)
 
     def _raise_counter(self, table: str) -> None:
@@ -465,11 +463,7 @@ class _ShardMove:
         self._run.job_store.record_event(self._run.job.job_id, warning[:255])
 
     def _note(self, **changes: Value) -> None:
-        self._records.note(self._run, changes, token=self._token, phases=self._phases)
-
-    def _note_any(self, changes: Mapping[str, Value]) -> None:
-        """Update the record even if it has the token of another runner."""
-        self._records.note(self._run, changes, token=None, phases=self._phases)
+        self._records.note(self._run, changes, self._phases)
 
     def _read(self) -> MoveRecord:
         return self._records.all(self._run.job.job_id, self._shard)[0]

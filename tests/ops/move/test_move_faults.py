@@ -62,6 +62,18 @@ def test_a_move_aborted_before_the_target_has_an_identity(bench, movers):
     assert identities == [(0,)]
 
 
+def test_a_successor_adds_to_the_number_of_copied_cells(bench, movers):
+    """The job counts the cells that a mover had copied when it died."""
+    bench.put(3)
+    job = bench.begin()
+    movers.die_in(bench.client, job, steps._ShardMove, "_cut")
+    bench.end(job, movers, abort=False)
+    (state,) = bench.job_store.shards(job.job_id)
+
+    assert state.cells == len(bench.acknowledged)
+    assert bench.check(job) == "verified"
+
+
 @pytest.mark.long
 @pytest.mark.guarantee("myrocks-moves")
 @pytest.mark.myrocks
