@@ -12,7 +12,7 @@ from schemaless.base.numbers import bytes_text, counted, shards_text
 from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.job_options import MIN_FREE, stop_option, workers_option
 from schemaless.cli.option import option
-from schemaless.cli.options import execute_option, note_gave_up, note_waits
+from schemaless.cli.options import as_spec, execute_option, note_gave_up, note_waits
 from schemaless.cli.quantities import FiniteRange, size_of
 from schemaless.errors import ExportFailed, InvalidInput
 from schemaless.ops.export.admin import (
@@ -42,8 +42,12 @@ _SHOWN: Final = 16
 _target_option: Final = option("--to DIR|URI", "The target of the export.", name="uri", required=True)
 
 
-def _file_bytes(text: str) -> float:
-    size = size_of(text)
+def _bytes(text: str) -> int:
+    return round(size_of(text))
+
+
+def _file_bytes(text: str) -> int:
+    size = _bytes(text)
     if size < 1:
         raise click.BadParameter(f"{text!r} is too small; a file has at least 1 byte")
     return size
@@ -83,7 +87,7 @@ def export() -> None:
     """
 
 
-@export.command(cls=JSONCommand)
+@export.command(cls=JSONCommand, before=as_spec(Pace, name="pace"))
 @option("--to DIR|URI", "A folder, or a URI such as s3://bucket/path.  [required, except with --infer]", name="uri")
 @option("--name NAME", "Name of the export.", default=DEFAULT_NAME)
 @option("--column NAME", "Only cells of this column; may be repeated.  [default: all]", name="columns", multiple=True)
@@ -97,7 +101,7 @@ def export() -> None:
     "--min-size SIZE",
     "With --follow: collect as much JSON text before writing a file.",
     name="min_bytes",
-    type=size_of,
+    type=_bytes,
     default="32MB",
 )
 @option(
@@ -117,14 +121,9 @@ def parquet(
     fields: tuple[str, ...],
     proposes: bool,
     latest: bool,
-    once: bool,
     workers: int,
-    file_bytes: float,
-    min_bytes: float,
-    max_age_s: float,
-    min_free_bytes: int | None,
-    skip_corrupt: bool,
     stop_s: float,
+    pace: Pace,
     store: Datastore,
 ) -> int:
     """Export new cells to Parquet files.
@@ -151,7 +150,6 @@ def parquet(
     Exit status: 3 if stopped; with --once, 0, or 1 if a shard has stopped, a cell was exported without its body, or
     erased cells could not be handled 8 times in a row, or killed 8 workers.
     """
-    pace = Pace(round(file_bytes), round(min_bytes), max_age_s, once, skip_corrupt, min_free_bytes)
     if proposes:
         _propose(infer(store, columns or None))
         return 0
@@ -160,7 +158,7 @@ def parquet(
     wanted = Definition(name, store.name, store.shard_count, columns or None, fields, latest)
     definition = prepare(store, uri, wanted)
     supervisor = export_supervisor(store, uri, definition, pace, workers)
-    if not once:
+    if not pace.once:
         note(f"export {name} follows {counted(store.shard_count, 'shard')}")
         supervisor.run(stop_s=stop_s)
         return 0
@@ -235,7 +233,7 @@ def files(uri: str, latest: bool) -> None:
 @_target_option
 @_file_option("Merge files into larger ones of up to about this size, as JSON text.")
 @_min_free_option
-def compact(uri: str, file_bytes: float, min_free_bytes: int | None) -> int:
+def compact(uri: str, file_bytes: int, min_free_bytes: int | None) -> int:
     """Merge the small files of an export.
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
@@ -252,7 +250,7 @@ def compact(uri: str, file_bytes: float, min_free_bytes: int | None) -> int:
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
         shards = range(definition.shard_count)
-        done = compact_files(target, round(file_bytes), shards, listener, min_free_bytes=min_free_bytes)
+        done = compact_files(target, file_bytes, shards, listener, min_free_bytes=min_free_bytes)
     print_result(asdict(done))
     out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now")
     if done.busy:
