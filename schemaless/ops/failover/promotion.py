@@ -10,9 +10,9 @@ from typing import Final
 from schemaless.base.keys import heartbeat_database
 from schemaless.errors import AccessDenied, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.ops.failover.sql import SELECT_RECEIVED, select_own_claim, upsert_claim, use_up_id
+from schemaless.ops.move.fence import side_of
 from schemaless.schema.databases import next_id
-from schemaless.schema.sql import show_tables
-from schemaless.topology.sql.moving import moved, select_top
+from schemaless.topology.sql.moving import select_top
 from schemaless.topology.sql.replicas import SELECT_GTID_APPLIED, select_beyond, select_lacking
 from schemaless.wire.accounts import granting
 from schemaless.wire.connection import Connection
@@ -144,14 +144,9 @@ def begin_block(pool: NodePool, database: str, block: int) -> None:
 
 def _cell_table(connection: Connection, database: str) -> str | None:
     """Return the name of a shard's cell table; a table fenced by a move counts, because the move may rename it back."""
-    try:
-        names = {str(row[0]) for row in connection.rows(show_tables(database))}
-    except DatabaseMissing:
-        return None
-    if "cell" in names:
-        return "cell"
-    fenced = [name for name in names if name.startswith(moved("cell", ""))]
-    return fenced[0] if len(fenced) == 1 else None
+    side = side_of(connection, database)
+    names = ("cell",) if side.has_cell else side.moved.get("cell", ())
+    return names[0] if len(names) == 1 else None
 
 
 def held_claim(pool: NodePool, datastore: str, cluster: str) -> int | None:
