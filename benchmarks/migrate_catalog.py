@@ -17,6 +17,7 @@ import schemaless
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.leases import LEASE_S
 from schemaless.ops.jobs.status import status_of
+from schemaless.ops.jobs.throttle import Look
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.testing.servers import private_servers
 
@@ -52,7 +53,9 @@ def measure(store: schemaless.Datastore, shards: int) -> None:
         (
             "a look at a cluster, noted",
             "2 s",
-            lambda: job_store.leases.record_poll(job.job_id, "cluster-1", "another runner", None, {"lag_s": {}}, {}),
+            lambda: job_store.leases.record_poll(
+                job.job_id, "cluster-1", "another runner", Look(None, None, {"lag_s": {}}), {}
+            ),
         ),
         ("a driver's list of shards", "shard", lambda: job_store.shards(job.job_id, counters=False)),
         ("a status, or the progress of a run", "1 s", lambda: status_of(job_store, job.job_id)),

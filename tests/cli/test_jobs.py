@@ -13,7 +13,7 @@ import schemaless
 from schemaless.ops.jobs.job import Kind, RunProgress, RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.status import status_of
-from schemaless.ops.jobs.throttle import Thresholds
+from schemaless.ops.jobs.throttle import Look, Thresholds
 from schemaless.ops.migrate import body_updates, rebuild
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.rebuild import RebuildSpec
@@ -63,7 +63,7 @@ def test_a_wait_is_logged_once_not_every_second(migrate_store, job, monkeypatch,
     with JobProgress(job_store, look_s=0.0) as shown:
         shown(RunStarted(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
-            job_store.leases.record_poll(job.job_id, cluster, "a", reason, {}, {})
+            job_store.leases.record_poll(job.job_id, cluster, "a", Look(reason, None, {}), {})
             shown(RunProgress(job))
     lines = capsys.readouterr().err.splitlines()
 

@@ -235,7 +235,6 @@ class JobKind(Generic[S]):
             if new:
                 patiently(store, partial(self.before, store, job))
             ended = Driver(store, job, self.work, listener).run(pool)
-            pool.begin_shutdown()
             patiently(store, partial(self.after, store, ended))
         if ended.state == "cancelled":
             raise JobConflict(f"job {job.job_id} was cancelled ({ended.message}); completed work is kept", job.job_id)

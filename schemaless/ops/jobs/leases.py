@@ -18,7 +18,7 @@ from schemaless.base.type_variables import T
 from schemaless.errors import LeaseLost, ServerError
 from schemaless.ops.jobs import sql
 from schemaless.ops.jobs.job import ShardState, Signal
-from schemaless.ops.jobs.throttle import discount_read
+from schemaless.ops.jobs.throttle import Look, discount_read
 from schemaless.store.internals import Internals
 from schemaless.wire.connection import Connection, Rows
 from schemaless.wire.sql.parts import Value
@@ -110,15 +110,18 @@ class Leases:
             State of the shard, with ``INTERRUPTED`` as its message if the previous runner died without releasing it;
             None if the shard is done or held by another runner, the runner's driver has stopped, or the job has ended.
         """
-        interrupted = self._catalog.rows(sql.select_interrupted(self._name, job_id, shard, runner, INTERRUPTED))
+        before = self._shard(job_id, shard)
         if not self._catalog.execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):
             return None
-        rows = self._catalog.rows(sql.select_shards(self._name, job_id, shard=shard, runner=runner))
-        if not rows:
+        state = self._shard(job_id, shard)
+        if state.runner != runner:
             return None
-        state = shard_state(rows[0])
-        state.message = INTERRUPTED if interrupted and interrupted[0][0] else None
+        died = before.lease_left_s is not None and before.runner != runner
+        state.message = INTERRUPTED if died or before.message == INTERRUPTED else None
         return state
+
+    def _shard(self, job_id: int, shard: int) -> ShardState:
+        return shard_state(self._catalog.rows(sql.select_shards(self._name, job_id, shard=shard))[0])
 
     def renew(self, job_id: int, state: ShardState, cluster: str) -> Signal:
         """Renew the lease on a shard if due, and return the signal for its runner.
@@ -168,21 +171,10 @@ class Leases:
         """Ask a driver's runners to stop at their next checkpoint, and keep them from claiming these shards."""
         self._catalog.execute(sql.ask_to_stop(self._name, job_id, driver, shards, LEASE_S))
 
-    def record_poll(
-        self,
-        job_id: int,
-        cluster: str,
-        runner: str,
-        reason: str | None,
-        figures: Mapping[str, Any],
-        waits: Mapping[str, float],
-    ) -> None:
+    def record_poll(self, job_id: int, cluster: str, runner: str, look: Look, waits: Mapping[str, float]) -> None:
         """Store the result of polling a cluster, provided the runner still holds the watch."""
-        self._catalog.execute(
-            sql.update_look(
-                self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), WATCH_LEASE_S
-            )
-        )
+        result = {"reason": look.reason, "figures": json.dumps(look.figures), "waits": json.dumps(waits)}
+        self._catalog.execute(sql.update_look(self._name, job_id, cluster, runner, result, WATCH_LEASE_S))
 
     def _guarded(
         self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False

@@ -289,9 +289,7 @@ class ShardRun:
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
         changed = (look.reason, look.yields) != (signal.reason, signal.yields)
         if changed or signal.polled_ago_s is None or signal.polled_ago_s >= _STORE_S:
-            self.job_store.leases.record_poll(
-                self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
-            )
+            self.job_store.leases.record_poll(self.job.job_id, self.cluster, self.state.runner or "", look, self._waits)
         with self._changed:
             self._signal = replace(signal, reason=look.reason, polled_ago_s=0.0, yields=look.yields)
             self._changed.notify_all()

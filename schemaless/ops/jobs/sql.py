@@ -127,17 +127,14 @@ def select_events(catalog: str, job_id: int) -> bytes:
 # Shards
 
 
-def select_shards(
-    catalog: str, job_id: int, *, counters: bool = True, shard: int | None = None, runner: str | None = None
-) -> bytes:
+def select_shards(catalog: str, job_id: int, *, counters: bool = True, shard: int | None = None) -> bytes:
     """Select the shard states of a job in shard order.
 
     Args:
         counters: also fetch the potentially long columns ``counters`` and ``measures``.
         shard: select only this shard.
-        runner: select only the shards that this runner holds or held last.
     """
-    test = matching(job_id=job_id, shard=shard, runner=runner)
+    test = matching(job_id=job_id, shard=shard)
     long = (b"counters", b"measures") if counters else (b"NULL", b"NULL")
     return (
         b"SELECT shard, state, pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, "
@@ -145,12 +142,6 @@ def select_shards(
         b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b WHERE %b ORDER BY shard"
         % (long[0], NOW, long[1], table(catalog, b"job_shard"), test)
     )
-
-
-def select_interrupted(catalog: str, job_id: int, shard: int, runner: str, message: str) -> bytes:
-    """Select whether another runner died without releasing the shard, or the shard has this message."""
-    died = b"lease_until IS NOT NULL AND runner<>%b OR message=%b" % (text(runner), text(message))
-    return b"SELECT %b FROM %b WHERE %b" % (died, table(catalog, b"job_shard"), matching(job_id=job_id, shard=shard))
 
 
 def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int) -> bytes:
@@ -301,11 +292,10 @@ def free_watches(catalog: str, job_id: int, runner_prefix: str) -> bytes:
 
 
 def update_look(
-    catalog: str, job_id: int, cluster: str, runner: str, reason: str | None, figures: str, waits: str, lease_s: int
+    catalog: str, job_id: int, cluster: str, runner: str, result: Mapping[str, Value], lease_s: int
 ) -> bytes:
     """Store the result of polling a cluster and extend the watch, provided the runner still holds it."""
-    result: dict[str, Term] = {"reason": reason, "figures": figures, "waits": waits}
-    changes = {"looked_at": NOW, "lease_until": later(lease_s), **result}
+    changes: dict[str, Term] = {"looked_at": NOW, "lease_until": later(lease_s), **result}
     return update(table(catalog, b"job_cluster"), changes, job_id=job_id, cluster=cluster, runner=runner)
 
 

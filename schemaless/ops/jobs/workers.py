@@ -56,7 +56,6 @@ class Workers:
         self._make = make
         self._end = end
         self._executor: Executor | None = None
-        self._shutdown: threading.Thread | None = None
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
         """Schedule a call in a worker; if one has died since the last call, this one fails like those in progress."""
@@ -83,12 +82,6 @@ class Workers:
                 for _ in range(self.size):
                     # If this fails, the call for the first shard reports the error.
                     executor.submit(warm_up, opening)
-
-    def begin_shutdown(self) -> None:
-        """Begin to shut down idle processes in the background; ``close`` waits for this."""
-        if isinstance(self._executor, ProcessPoolExecutor):
-            self._shutdown = threading.Thread(target=self._executor.shutdown, name="shutting down workers")
-            self._shutdown.start()
 
     def replace_dead(self, shards: Iterable[int], error: BaseException) -> None:
         """Replace the workers, one of which has died.
@@ -119,8 +112,6 @@ class Workers:
         Args:
             kill: kill processes instead of waiting for their calls.
         """
-        if self._shutdown is not None:
-            self._shutdown.join()
         if kill and isinstance(self._executor, ProcessPoolExecutor):
             for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no public API for this
                 process.kill()

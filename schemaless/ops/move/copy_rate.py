@@ -200,4 +200,4 @@ class TargetServers:
         self._waiting = None if look.kind is None else (look.kind, now_s)
         leases, job_id = self._run.job_store.leases, self._run.job.job_id
         leases.claim_watch(job_id, self._target, self._writer)
-        leases.record_poll(job_id, self._target, self._writer, look.reason, look.figures, self._waits)
+        leases.record_poll(job_id, self._target, self._writer, look, self._waits)

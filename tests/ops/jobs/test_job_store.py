@@ -9,6 +9,7 @@ from schemaless.base.runner_names import is_dead_here, process_of, runner_name
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.jobs.leases import INTERRUPTED
+from schemaless.ops.jobs.throttle import Look
 
 pytestmark = pytest.mark.mysql
 
@@ -111,8 +112,10 @@ def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
     first, second = job_store.leases.claim(1, 0, "a"), job_store.leases.claim(1, 1, "b")
     watching = job_store.leases.renew(1, first, "cluster-1")
     other = job_store.leases.renew(1, second, "cluster-1")
-    job_store.leases.record_poll(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
-    job_store.leases.record_poll(1, "cluster-1", "b", None, {}, {})
+    job_store.leases.record_poll(
+        1, "cluster-1", "a", Look("replica lags", "lag", {"lag_s": 9, "yields": True}), {"lag": 1.5}
+    )
+    job_store.leases.record_poll(1, "cluster-1", "b", Look(None, None, {}), {})
     heard = job_store.leases.renew(1, second, "cluster-1")
     end_lease(0)
     after = job_store.leases.renew(1, second, "cluster-1")

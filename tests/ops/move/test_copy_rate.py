@@ -187,7 +187,7 @@ def test_the_job_pauses_for_applications_on_the_target(monkeypatch):
     monkeypatch.setattr(copy_rate, "internals_of", lambda _: nothing)
     known = SimpleNamespace(cluster="cluster-2", figures={"proven": ["replica"]}, waits={})
     leases = SimpleNamespace(
-        claim_watch=lambda *_: True, record_poll=lambda _, cluster, writer, reason, *__: polls.append(reason)
+        claim_watch=lambda *_: True, record_poll=lambda _, cluster, writer, look, __: polls.append(look.reason)
     )
     run: Any = SimpleNamespace(
         gate=lambda: None,
