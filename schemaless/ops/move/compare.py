@@ -76,7 +76,6 @@ class Compared:
         left_digest: SHA-256 over the ids, keys, times and bytes of the leftover cells.
         digest: the same over these cells on the shard's present cluster; differs if one was re-encoded or erased.
         re_encoded: number of cells with different bytes but the same document.
-        erased: number of cells erased since the move.
         lacking: added_ids missing from the present cluster.
         differing: added_ids whose key, time or document differs.
         strange: added_ids, up to the last leftover one, that exist only on the present cluster.
@@ -87,7 +86,6 @@ class Compared:
     left_digest: str = ""
     digest: str = ""
     re_encoded: int = 0
-    erased: int = 0
     lacking: list[int] = field(default_factory=list)
     differing: list[int] = field(default_factory=list)
     strange: list[int] = field(default_factory=list)
@@ -127,7 +125,6 @@ def compare(store: Datastore, left: Leftovers, *, listener: Listener = ignore_ev
             compared.cells += len(block.old)
             for added_id, difference in comparison.differences(block):
                 compared.re_encoded += difference == RE_ENCODED
-                compared.erased += difference == ERASED
                 if difference not in ACCEPTED:
                     faults = {STRANGE: compared.strange, LACKING: compared.lacking}
                     faults.get(difference, compared.differing).append(added_id)
