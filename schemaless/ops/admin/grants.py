@@ -32,13 +32,9 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 _ON_CATALOG: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES"
 """Privileges of ``admin`` on the whole catalog; all other roles read it."""
 
-_WRITES_CLUSTER: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
-_ON_CLUSTER: Final[dict[Role, str]] = {
-    "admin": _WRITES_CLUSTER,
-    "erase": _WRITES_CLUSTER,
-    "migrate": _WRITES_CLUSTER,
-    "move": _WRITES_CLUSTER,
-}
+_ON_CLUSTER: Final[dict[Role, str]] = dict.fromkeys(
+    ("admin", "erase", "migrate", "move"), "SELECT, INSERT, UPDATE, DELETE, CREATE"
+)
 """Privileges on a heartbeat database: ``admin`` and ``move`` copy dictionaries, ``erase`` and ``migrate`` measure lag.
 
 All other roles read it, because it has the primary's claim and copies of the dictionaries.
