@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from schemaless.base.parts import grouped, parts
+from schemaless.base.type_variables import T
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import tombstone
 from schemaless.errors import MoveRefused
@@ -30,6 +31,24 @@ _IDS_AT_ONCE: Final = 20_000
 _EVENTS_AT_ONCE: Final = 1_000
 _ROW_BYTES: Final = 200
 """Estimated size that a cell takes up in a statement, without its body, in bytes."""
+
+
+def fitting(
+    target: Connection, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes], name: Callable[[T], str]
+) -> Iterator[bytes]:
+    """Yield statements for rows, each of which fits the target's packets.
+
+    Raises:
+        MoveRefused: a row is too long for a statement of its own; ``name`` says which.
+    """
+
+    def too_long(row: T, length: int) -> None:
+        raise MoveRefused(
+            f"{name(row)} needs a statement of {length:,} bytes, but {target.node} accepts at most "
+            f"{target.max_statement_bytes:,}; raise max_allowed_packet there"
+        )
+
+    return (part for part, _ in split_statements(rows, statement, target.max_statement_bytes, too_long))
 
 
 class Tail(NamedTuple):
@@ -118,18 +137,9 @@ class Copier:
         return Tail(copied, compared, complete=False)
 
     def _insert(self, rows: Sequence[CellRow]) -> int:
-        if not rows:
-            return 0
-
-        def too_long(row: CellRow, length: int) -> None:
-            raise MoveRefused(
-                f"the cell with added_id {row[0]} needs a statement of {length:,} bytes, but {self._target.node} "
-                f"accepts at most {self._target.max_statement_bytes:,}; raise max_allowed_packet there"
-            )
-
         began_s = time.monotonic()
         insert = partial(sql.insert_rows, self._database, self._table)
-        for statement, _ in split_statements(rows, insert, self._target.max_statement_bytes, too_long):
+        for statement in fitting(self._target, rows, insert, lambda row: f"the cell with added_id {row[0]}"):
             try:
                 self._target.execute(statement)
             except DuplicateKey as error:
@@ -162,7 +172,7 @@ def carry_over(fence: Fence, token: str, *, fenced: bool) -> None:
             continue
         target.execute(sql.delete_all(database, incoming))
         insert = partial(sql.insert_carried, database, table, incoming)
-        for statement, _ in split_statements(rows, insert, target.max_statement_bytes, _refuse_row):
+        for statement in fitting(target, rows, insert, lambda row: "a follower's row"):
             target.execute(statement)
 
 
@@ -206,10 +216,3 @@ def _with_next_epoch(table: str, row: tuple[object, ...]) -> tuple[object, ...]:
         return row
     column = sql.CARRIED[table].index("epoch")
     return (*row[:column], int(str(row[column])) + 1, *row[column + 1 :])
-
-
-def _refuse_row(row: tuple[object, ...], length: int) -> None:
-    raise MoveRefused(
-        f"a follower's row needs a statement of {length:,} bytes, more than the target accepts; raise "
-        "max_allowed_packet there"
-    )

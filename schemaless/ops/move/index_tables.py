@@ -18,6 +18,7 @@ from schemaless.base.type_variables import T
 from schemaless.errors import ServerError
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.move import sql
+from schemaless.ops.move.copying import fitting
 from schemaless.ops.move.fence import Fence, Side, index_tables, session, side_of
 from schemaless.schema.engines import INNODB, StorageEngine
 from schemaless.store.followers.rows import FollowerRows
@@ -27,7 +28,7 @@ from schemaless.store.indexes.sql import EntryRow, Layout
 from schemaless.store.indexes.tables import check_tables
 from schemaless.store.internals import Internals
 from schemaless.topology.sql import moving
-from schemaless.wire.connection import Rows, split_statements
+from schemaless.wire.connection import Rows
 from schemaless.wire.node import Node
 
 _ENTRIES_AT_ONCE: Final = 2_000
@@ -134,10 +135,9 @@ class IndexMover:
             after = bytes(page[-1][0])
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
-        if rows:
-            for packet, _ in split_statements(rows, statement, fence.target.max_statement_bytes, _entry_too_long):
-                self._run.spend(len(packet))
-                fence.target.execute(packet)
+        for packet in fitting(fence.target, rows, statement, lambda row: "an index entry"):
+            self._run.spend(len(packet))
+            fence.target.execute(packet)
 
     def rewind_followers(self, node: Node) -> None:
         """Rewind the indexes' followers to their saved locations, then drop the saved locations.
@@ -185,9 +185,3 @@ class IndexMover:
         with session(shards, node, self._run.state.shard) as connection:
             for table in (*index_tables(side_of(connection, database).moved), *sql.CARRIED):
                 connection.execute(sql.drop_table(database, moving.moved(table, token)))
-
-
-def _entry_too_long(row: object, size: int) -> None:
-    raise AssertionError(
-        f"the statement for one index entry is too long, with {size:,} bytes, although an entry is short"
-    )
