@@ -205,7 +205,7 @@ class Apt:
         self.folder = folder
         self.sources: list[Source] = list(sources)
         self.progress: Progress = progress or _no_progress
-        for name in ("state/lists/partial", "cache/archives/partial", "parts", "debs"):
+        for name in ("state/lists/partial", "cache/archives/partial", "parts", "debs", "tmp"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "state/status").touch()
         (folder / "apt.conf").write_text(_CLEAR)
@@ -245,11 +245,13 @@ class Apt:
         options = [part for name, value in own.items() for part in ("-o", f"{name}={value}")]
         return [tool, "-q", "-c", str(self.folder / "apt.conf"), *options, *arguments]
 
-    def _run(
+    def run(
         self, command: Sequence[str], what: str, *, cwd: Path | None = None, poll: Callable[[], None] | None = None
     ) -> str:
         """Run ``command`` and return its output, calling ``poll`` periodically; kill its process group on an error."""
-        environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+        # Where apt cannot write temporary files, it takes signed archives for unsigned ones.
+        own = {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", "TMPDIR": str(self.folder / "tmp")}
+        environment = {**os.environ, **own}
         output_path = self.folder / "output"
         with output_path.open("w+b") as output:
             process = subprocess.Popen(
@@ -282,7 +284,10 @@ class Apt:
     def _fail(self, what: str, text: str, status: int) -> None:
         if "No space left on device" in text:
             raise space.no_space(self.folder, f" while {what}", space.CACHE_REMEDY)
-        errors = [line.strip() for line in text.splitlines() if line.startswith("E:") and "index files" not in line]
+        lines = [line.strip() for line in text.splitlines() if "index files" not in line]
+        # An error says only that an archive is not signed; why its signature is not accepted is a warning.
+        errors = [line for line in lines if line.startswith("W: GPG error")][:1]
+        errors += [line for line in lines if line.startswith("E:")]
         said = "; ".join(errors[:2]) or text.strip()[-400:] or f"exit status {status}"
         where = ", ".join(sorted({source.uri for source in self.sources}))
         if any(sign in text for sign in _OFFLINE_SIGNS):
@@ -296,13 +301,13 @@ class Apt:
         """Fetch the indexes of the sources and verify their signatures."""
         suites = ", ".join(sorted({suite for source in self.sources for suite in source.suites}))
         with self._bytes_progress(f"package index of {suites}", None, self.folder / "state/lists") as poll:
-            self._run(self._command("apt-get", "update"), f"reading the package index of {suites}", poll=poll)
+            self.run(self._command("apt-get", "update"), f"reading the package index of {suites}", poll=poll)
 
     def closure(self, package: str) -> list[Package]:
         """Return ``package`` and all its dependencies, as if nothing were installed; [] if it cannot be installed."""
         command = self._command("apt-get", "install", "-qq", "--print-uris", package)
         try:
-            text = self._run(command, f"resolving {package}")
+            text = self.run(command, f"resolving {package}")
         except LocalServerError as problem:
             if isinstance(problem, space.NoSpace):
                 raise
@@ -318,13 +323,13 @@ class Apt:
 
     def search(self, pattern: str) -> list[str]:
         """Return the names of packages that match a regular expression."""
-        text = self._run(self._command("apt-cache", "search", "--names-only", pattern), f"searching for {pattern}")
+        text = self.run(self._command("apt-cache", "search", "--names-only", pattern), f"searching for {pattern}")
         return [line.split(" ", 1)[0] for line in text.splitlines() if " - " in line]
 
     def installed_bytes(self, packages: Sequence[Package]) -> int:
         """Return the unpacked size of ``packages``."""
         command = self._command("apt-cache", "show", "--no-all-versions", *(package.name for package in packages))
-        text = self._run(command, "reading package sizes")
+        text = self.run(command, "reading package sizes")
         return 1024 * sum(int(match) for match in re.findall(r"^Installed-Size: (\d+)", text, re.MULTILINE))
 
     def download(self, packages: Sequence[Package]) -> None:
@@ -335,7 +340,7 @@ class Apt:
             return
         names = [package.name for package in missing]
         with self._bytes_progress("packages", total, self.debs) as poll:
-            self._run(self._command("apt-get", "download", *names), "fetching packages", cwd=self.debs, poll=poll)
+            self.run(self._command("apt-get", "download", *names), "fetching packages", cwd=self.debs, poll=poll)
         absent = [package.name for package in packages if not (self.debs / package.file_name).is_file()]
         if absent:
             raise LocalServerError(f"apt reported success, but did not fetch {', '.join(absent)}")
@@ -347,7 +352,7 @@ class Apt:
         with self.progress("unpacking", total, "bytes") as listener:
             for package in packages:
                 command = ["dpkg-deb", "-x", str(self.debs / package.file_name), str(into)]
-                self._run(command, f"unpacking {package.name}")
+                self.run(command, f"unpacking {package.name}")
                 listener(Advanced(package.file_bytes))
 
     @contextmanager

@@ -1,13 +1,15 @@
-"""Which server program is taken, and how the cache is filled: with an archive, apt and dpkg that are made up here."""
+"""Which server program is taken, and how the cache is filled: with an archive that is made up here."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,87 +26,71 @@ pytestmark = pytest.mark.once
 # A server program, and a dynamic loader that runs it, as dpkg-deb would unpack them.
 PROGRAM = '#!/bin/sh\necho "mysqld  Ver {version} for Linux on x86_64 ({maker})"\n'
 LOADER = '#!/bin/sh\nshift 2\nexec sh "$@"\n'
-
-# apt as far as it is used: which package there is hangs on the suite in the sources that it is pointed to.
-FAKE_APT = r"""#!/bin/sh
-echo "$0 $*" >> "{log}"
-for word; do
-  case "$word" in Dir::Etc::sourceparts=*) parts="${{word#*=}}";; esac
-done
-suites=$(sed -n 's/^Suites: //p' "$parts"/*.sources)
-package={stable_package}
-case " $suites " in *" sid "*) package={sid_package};; esac
-case "$package $suites " in mysql*) number=9.7.4;; *" testing "*) number=11.8.6;; *) number=10.11.9;; esac
-case " $* " in
-  *" update "*) {update};;
-  *" search "*) [ -z "$package" ] || case "$*" in *"^${{package%%-*}}-server"*) echo "$package - a server";; esac;;
-  *" --print-uris "*)
-    for name in libfake $package perl-base; do echo "'pool/$name' ${{name}}_1%3a$number-1_all.deb 4 SHA256:00"; done;;
-  *" show "*) echo "Installed-Size: {installed_kib}";;
-  *" download "*) {download}
-    for name; do case "$name" in *fake*|*server*) echo deb > "${{name}}_1%3a$number-1_all.deb";; esac; done;;
-esac
-"""
-FAKE_DPKG = r"""#!/bin/sh
-case "$2" in
-  */mysql-server*) version=9.7.4; maker=MySQL; name=mysqld;;
-  */mariadb-server*) version=${{2#*%3a}}; version=${{version%%-*}}-MariaDB; maker=Debian; name=mariadbd;;
-  *) mkdir -p "$3/usr/lib/x86_64-linux-gnu"; cp "{here}/loader" "$3/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
-     touch "$3/usr/lib/x86_64-linux-gnu/libc.so.6"; exit;;
-esac
-{unpack}
-mkdir -p "$3/usr/sbin"
-sed "s/VERSION/$version/; s/MAKER/$maker/" "{here}/program" > "$3/usr/sbin/$name"
-chmod 755 "$3/usr/sbin/$name"
-"""
-
-OFFLINE = 'echo "E: Failed to fetch http://archive.test/InRelease  Could not resolve host: archive.test" >&2; exit 100'
+OFFLINE = "E: Failed to fetch http://archive.test/InRelease  Could not resolve host: archive.test"
 
 
 class Archive:
-    """A machine with made-up tools, sources and an empty cache."""
+    """A machine with an empty cache, and what apt and dpkg-deb say there.
+
+    Attributes:
+        offered: the server's package by the first suite of the sources.
+        failing: output of a step that fails, by the step and the first suite.
+        broken: server programs that do not run here.
+        commands: the commands so far.
+    """
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path = path
-        self.cache = path / "a cache"
-        self.log = path / "apt.log"
-        self.monkeypatch = monkeypatch
+        self.path, self.cache, self.monkeypatch = path, path / "a cache", monkeypatch
+        mariadb = {"bookworm": "mariadb-server-core_1%3a10.11.9-1", "testing": "mariadb-server-core_1%3a11.8.6-1"}
+        self.offered = {**mariadb, "sid": "mysql-server-core_1%3a9.7.4-1"}
+        self.failing: dict[tuple[str, str], str] = {}
+        self.broken: set[str] = set()
+        self.commands: list[str] = []
         (path / "bin").mkdir()
-        (path / "loader").write_text(LOADER)
-        (path / "loader").chmod(0o755)
-        (path / "program").write_text(PROGRAM.format(version="VERSION", maker="MAKER"))
+        for name in ("apt-get", "apt-cache", "dpkg-deb"):
+            self.program(name, "")
         monkeypatch.setenv("PATH", f"{path / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("SCHEMALESS_CACHE", str(self.cache))
         monkeypatch.delenv("SCHEMALESS_MYSQLD", raising=False)
         monkeypatch.setattr(binaries, "SYSTEM_FOLDERS", ())
-        monkeypatch.setattr(
-            binaries,
-            "distribution_sources",
-            lambda: [Source("http://archive.test/os", ("bookworm", "bookworm-updates"), ("main",), "/k.gpg")],
-        )
-        self.tools()
+        source = Source("http://archive.test/os", ("bookworm", "bookworm-updates"), ("main",), "/k.gpg")
+        monkeypatch.setattr(binaries, "distribution_sources", lambda: [source])
+        monkeypatch.setattr(apt.Apt, "run", lambda tool, *words, **options: self.run(tool, *words, **options))
 
-    def tools(
-        self,
-        stable_package: str = "mariadb-server-core",
-        sid_package: str = "mysql-server-core",
-        update: str = ":",
-        download: str = ":",
-        unpack: str = ":",
-        installed_kib: int = 10,
-    ) -> None:
-        """Write the tools anew."""
-        text = FAKE_APT.format(
-            log=self.log,
-            stable_package=stable_package,
-            sid_package=sid_package,
-            update=update,
-            download=download,
-            installed_kib=installed_kib,
-        )
-        for name in ("apt-get", "apt-cache"):
-            self.program(name, text)
-        self.program("dpkg-deb", FAKE_DPKG.format(here=self.path, unpack=unpack))
+    def run(
+        self, tool: apt.Apt, command: Sequence[str], what: str, cwd: Path | None = None, poll: object = None
+    ) -> str:
+        """Return what a command prints."""
+        self.commands.append(" ".join(command))
+        suite = tool.sources[0].suites[0]
+        package = self.offered.get(suite, "")
+        for step in {"update", "download"} & {*command}:
+            if (said := self.failing.get((step, suite))) is not None:
+                tool._fail(what, said, 100)
+        files = [f"{each}_all.deb" for each in ("libfake_1-1", package, "perl-base_1-1")]
+        if command[0] == "dpkg-deb":
+            self.unpack(Path(command[2]).name, Path(command[3]))
+        if "download" in command and cwd is not None:
+            for file in files[:2]:
+                (cwd / file).write_text("deb\n")
+        if "search" in command:
+            name = package.partition("_")[0]
+            return f"{name} - a server\n" if name and re.search(command[-1], name) else ""
+        if "--print-uris" in command:
+            return "".join(f"'http://archive.test/pool/{file}' {file} 4 SHA256:00\n" for file in files)
+        return "Installed-Size: 10\n" if "show" in command else ""
+
+    def unpack(self, file: str, into: Path) -> None:
+        """Write the files of a package."""
+        name = {"mysql": "mysqld", "mariadb": "mariadbd"}.get(file.partition("-server")[0])
+        written = into / ("usr/sbin" if name else "usr/lib/x86_64-linux-gnu") / (name or "ld-linux-x86-64.so.2")
+        written.parent.mkdir(parents=True, exist_ok=True)
+        version = "broken" if name in self.broken else apt.Package("", file, 0, "").version
+        suffix, maker = ("-MariaDB", "Debian") if name == "mariadbd" else ("", "MySQL")
+        written.write_text(PROGRAM.format(version=version + suffix, maker=maker) if name else LOADER)
+        written.chmod(0o755)
+        if name is None:
+            (written.parent / "libc.so.6").touch()
 
     def program(self, name: str, text: str) -> Path:
         """Write an executable into PATH."""
@@ -134,14 +120,14 @@ def test_configured_suite_without_mysql_leads_to_sid(archive):
     assert binary.command[1] == "--library-path"
     assert json.loads((archive.cache / "servers/mysql-9.7.4/manifest.json").read_text())["suites"] == ["sid"]
     assert archive.left() == ["mysql-9.7.4"]
-    downloads = [line for line in archive.log.read_text().splitlines() if " download " in line]
+    downloads = [line for line in archive.commands if " download " in line]
     assert len(downloads) == 1
     assert "perl" not in downloads[0].split(" download ")[1]
 
 
 def test_configured_suite_with_mysql_is_taken(archive):
     """Where a configured suite has MySQL, sid is not asked."""
-    archive.tools(stable_package="mysql-server-core-8.4", sid_package="")
+    archive.offered = {"bookworm": "mysql-server-core-8.4_9.7.4-1"}
     binary = binaries.Wanted("mysql").unpacked()
 
     assert binary.flavour == "mysql"
@@ -151,7 +137,7 @@ def test_configured_suite_with_mysql_is_taken(archive):
 
 def test_mysql_that_does_not_run_here_leads_to_mariadb(archive):
     """A MySQL that this machine cannot run is left aside for MariaDB; nothing of it stays in the cache."""
-    archive.tools(unpack='[ "$name" = mariadbd ] || version=broken')
+    archive.broken = {"mysqld"}
     lines: list[str] = []
     binary = binaries.Wanted("mysql", say=lines.append).unpacked()
 
@@ -163,7 +149,7 @@ def test_mysql_that_does_not_run_here_leads_to_mariadb(archive):
 
 def test_sid_out_of_reach_does_not_lead_to_mariadb(archive):
     """A broken line in the middle is an error: who asked for MySQL does not get MariaDB for it."""
-    archive.tools(update=f"case $suites in sid) {OFFLINE};; esac")
+    archive.failing["update", "sid"] = OFFLINE
 
     with pytest.raises(LocalServerError, match=r"cannot reach .* while reading the package index of sid"):
         binaries.Wanted("mysql").unpacked()
@@ -172,15 +158,14 @@ def test_sid_out_of_reach_does_not_lead_to_mariadb(archive):
 
 def test_archive_without_sid_leads_to_mariadb(archive):
     """An archive that has no sid, as Ubuntu's, has MariaDB at least."""
-    missing = "echo 'E: The repository x sid Release does not have a Release file. 404' >&2; exit 100"
-    archive.tools(update=f"case $suites in sid) {missing};; esac")
+    archive.failing["update", "sid"] = "E: The repository x sid Release does not have a Release file. 404"
 
     assert binaries.Wanted("mysql").unpacked().flavour == "mariadb"
 
 
 def test_no_mysql_anywhere_leads_to_mariadb(archive):
     """Where neither the configured suites nor sid have MySQL, MariaDB comes instead, and it is said."""
-    archive.tools(sid_package="")
+    del archive.offered["sid"]
     lines: list[str] = []
     binary = binaries.Wanted("mysql", say=lines.append).unpacked()
 
@@ -195,7 +180,7 @@ def test_version_is_looked_for_in_later_suites(archive):
 
     assert binary.version == "11.8.6"
     assert json.loads((archive.cache / "servers/mariadb-11.8.6/manifest.json").read_text())["suites"] == ["testing"]
-    assert len([line for line in archive.log.read_text().splitlines() if " download " in line]) == 1
+    assert len([line for line in archive.commands if " download " in line]) == 1
     assert "skipping mariadb-server-core: mariadb-server-core is 10.11.9" in lines
     with_myrocks = shutil.copytree(binary.root, binary.root.with_name("mariadb-10.11.9-rocksdb"), symlinks=True)
     os.utime(with_myrocks)
@@ -207,18 +192,9 @@ def test_version_is_looked_for_in_later_suites(archive):
         binaries.Wanted("mariadb", version="11.4").unpacked()
 
 
-def test_filled_cache_is_used_offline(archive):
-    """Once filled, the cache needs no archive, no apt and no write access."""
-    first = binaries.Wanted("mysql").unpacked()
-    archive.tools(update=OFFLINE)
-    (archive.path / "bin/apt-get").unlink()
-
-    assert binaries.Wanted("mysql").unpacked() == first
-
-
 def test_unreachable_archive_is_a_clear_error(archive):
     """An archive that cannot be reached is named, with what apt said and what to do."""
-    archive.tools(update=OFFLINE)
+    archive.failing = {("update", suite): OFFLINE for suite in archive.offered}
 
     with pytest.raises(
         LocalServerError, match=r"cannot reach the package archive http://archive.test/os .*SCHEMALESS_MYSQLD"
@@ -227,90 +203,32 @@ def test_unreachable_archive_is_a_clear_error(archive):
     assert archive.left() == []
 
 
-@pytest.mark.parametrize("step", ["download", "unpack"])
-def test_half_filled_cache_is_never_used(archive, step):
-    """What an interrupted run left is not taken for a server; the next run completes it."""
-    archive.tools(**{step: "echo 'E: the cable was pulled' >&2; exit 100"})
-    with pytest.raises(LocalServerError, match="cable"):
-        binaries.Wanted("mysql").unpacked()
-    (archive.cache / "servers/mysql-9.9.9/usr/sbin").mkdir(parents=True)
-    (archive.cache / "servers/mysql-9.9.9/manifest.json").write_text("{}")
-
-    assert binaries.Wanted("mysql").cached() is None
-
-    archive.tools()
-
-    assert binaries.Wanted("mysql").unpacked().version == "9.7.4"
-
-
-def command_of(pid: int) -> bytes:
-    """Return a process's command line; nothing where it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-def test_interrupt_leaves_the_cache_whole_and_the_next_run_goes_on(archive, monkeypatch, eventually):
-    """Ctrl-C while packages are fetched ends apt, and the next run fills the cache."""
-    archive.tools(download=f"sleep 60 & echo $! > '{archive.path}/sleeper'; wait")
-    children: list[int] = []
-
-    def interrupted(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        sleeper = archive.path / "sleeper"
-        if timeout is not None and sleeper.exists() and sleeper.read_text():
-            children.append(int(sleeper.read_text()))
-            monkeypatch.undo()
-            raise KeyboardInterrupt
-        return original(self, timeout)
-
-    original = subprocess.Popen.wait
-    environment = {name: os.environ[name] for name in ("PATH", "SCHEMALESS_CACHE")}
-    sources = binaries.distribution_sources
-    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        binaries.Wanted("mysql").unpacked()
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(binaries, "distribution_sources", sources)
-    archive.tools()
-
-    eventually(lambda: not command_of(children[0]), "what apt had begun has ended")
-    assert binaries.Wanted("mysql").unpacked().version == "9.7.4"
-    assert archive.left() == ["mysql-9.7.4"]
-
-
-def test_two_runs_at_once_fill_the_cache_once(archive):
-    """Of two runs at once, one fills the cache and the other waits for it."""
-    code = "from schemaless.local import binaries as b; from schemaless.local.apt import Source as S\n"
-    code += "b.distribution_sources = lambda: [S('http://archive.test/d', ('bookworm',), ('main',), None)]\n"
-    code += "print(b.Wanted('mysql').unpacked().version)"
-    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    outputs = [run.communicate(timeout=120)[0].strip() for run in runs]
-
-    assert outputs == ["9.7.4"] * 3
-    assert archive.log.read_text().count(" download ") == 1
-    assert archive.left() == ["mysql-9.7.4"]
-
-
-def test_no_space_is_found_before_fetching(archive, monkeypatch):
-    """Too little room for the packages is said with bytes, place and remedy, and nothing is fetched."""
-    archive.tools(installed_kib=300 * 1024)
-    monkeypatch.setattr(space, "free_bytes", lambda folder: 200 * 1024 * 1024)
-
-    with pytest.raises(
-        space.NoSpace, match=r"needs 315 MB in .*a cache.*, but only 210 MB are free; .*SCHEMALESS_CACHE"
-    ):
-        binaries.Wanted("mysql").unpacked()
-    assert " download " not in archive.log.read_text()
-
-
 def test_disk_that_fills_up_while_fetching_is_a_clear_error(archive):
     """A disk that fills up is distinguished from an archive that cannot be reached."""
-    archive.tools(download="echo 'E: Failed to fetch x  write: No space left on device' >&2; exit 100")
+    archive.failing["download", "sid"] = "E: Failed to fetch x  write: No space left on device"
 
     with pytest.raises(space.NoSpace, match=r"no space left while fetching packages .*SCHEMALESS_CACHE"):
         binaries.Wanted("mysql").unpacked()
+
+
+def test_an_archive_whose_signature_cannot_be_checked_says_why(archive):
+    """Apt's error says only that it is not signed."""
+    archive.failing = {
+        ("update", suite): "W: GPG error: http://archive.test/os x InRelease: Splitting up x into data and signature "
+        "failed\nE: The repository 'http://archive.test/os x InRelease' is not signed."
+        for suite in ("bookworm", "sid")
+    }
+    with pytest.raises(LocalServerError, match=r"signature failed; E: The repository .* is not signed"):
+        binaries.Wanted("mysql").unpacked()
+
+
+def test_apt_needs_no_temporary_folder_of_the_machine(tmp_path, monkeypatch):
+    """With an unwritable or full one, it takes every archive for unsigned."""
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    tool = apt.Apt(tmp_path, [])
+    (written,) = tool.run(["mktemp"], "making a file").split()
+
+    assert Path(written).is_relative_to(tmp_path)
 
 
 def test_neither_apt_nor_mysqld_says_what_to_install(archive):
@@ -328,7 +246,7 @@ def test_neither_apt_nor_mysqld_says_what_to_install(archive):
 def test_only_mariadb_and_no_apt_lead_to_the_installed_mariadb(archive):
     """Without apt, an installed MariaDB is used for MySQL, with a notice; a broken line to the archive is an error."""
     path = archive.program("mariadbd", PROGRAM.format(version="11.4.2-MariaDB", maker="mariadb.org"))
-    archive.tools(update=OFFLINE)
+    archive.failing = {("update", suite): OFFLINE for suite in archive.offered}
     with pytest.raises(LocalServerError, match="cannot reach"):
         next(binaries.Wanted("mysql").candidates())
 
