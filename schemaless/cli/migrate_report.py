@@ -14,7 +14,7 @@ from schemaless.cli.job_options import chosen_job, job_option
 from schemaless.cli.option import option
 from schemaless.cli.options import note_estimated_sizes
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
+from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, others_text, reclaimed_report
 from schemaless.ops.migrate.tally import Tally
 from schemaless.store.datastore import Datastore
 from schemaless.ui.pages.reclaimed_page import reclaimed_html
@@ -116,6 +116,7 @@ def _json(space: ReclaimedReport) -> dict[str, Any]:
             }
             for prediction in space.predictions
         ],
+        "other_jobs": [asdict(other) for other in space.others],
     }
 
 
@@ -151,6 +152,8 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         for prediction in space.predictions
     ]
     print_rows("\npredicted and actual", predictions)
+    if others := others_text(space.others):
+        out().print(f"\n{others}")
     if show_all:
         _show_parts(space)
     else:

@@ -20,6 +20,7 @@ from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.erasure.plan import plan_expired
 from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.migrate.reclaimed import others_text
 from schemaless.store.datastore import Datastore
 from schemaless.store.erasures.retention import MOST_DAYS, MOST_VERSIONS, Policy
 from schemaless.store.internals import internals_of
@@ -261,6 +262,7 @@ def _show_outcome(outcome: Outcome) -> None:
             "files": asdict(outcome.sizes.file),
             "allocated": asdict(outcome.sizes.allocated),
             **facts(outcome.sizes, "rebuilt_shards", "shards", files_measured="measured"),
+            "other_jobs": [asdict(other) for other in outcome.others],
         }
     )
     out().print(
@@ -274,5 +276,7 @@ def _show_outcome(outcome: Outcome) -> None:
         rebuilt = "" if file.rebuilt is None else f", {bytes_text(file.rebuilt)} after a rebuild"
         statistics = "" if outcome.sizes.measured else " (by InnoDB's statistics)"
         out().print(f"files: {bytes_text(file.before)} before, {bytes_text(file.after)} after{rebuilt}{statistics}")
+    if others := others_text(outcome.others):
+        note(others)
     if outcome.cells and outcome.sizes.rebuilt_shards < outcome.sizes.shards:
         note("'schemaless rebuild --execute' gives the freed space back to the disk")

@@ -35,7 +35,7 @@ from schemaless.ops.jobs.kind import JobKind, JobSpec, RunOptions
 from schemaless.ops.jobs.runner import ShardRun
 from schemaless.ops.jobs.status import waits_of
 from schemaless.ops.migrate.rebuild import weigh_files
-from schemaless.ops.migrate.reclaimed import Part, file_sizes, record_sizes
+from schemaless.ops.migrate.reclaimed import OtherJob, Part, file_sizes, others_before_rebuild, record_sizes
 from schemaless.store.cells.sql import select_id_span
 from schemaless.store.datastore import Datastore, check_datastore
 from schemaless.store.erasures.eraser import MAX_CELLS, Batch, ShardEraser
@@ -311,6 +311,7 @@ class Outcome:
         bytes_before: size of the erased bodies.
         bytes_after: size of their tombstones.
         sizes: file sizes before and after the run, and after a rebuild.
+        others: other jobs that replaced bodies between the start of the run and the rebuild of a shard.
     """
 
     erasure: int
@@ -321,6 +322,7 @@ class Outcome:
     bytes_before: int
     bytes_after: int
     sizes: Part
+    others: list[OtherJob]
 
 
 def outcome_of(store: Datastore, job: Job) -> Outcome:
@@ -335,4 +337,5 @@ def outcome_of(store: Datastore, job: Job) -> Outcome:
         sum(state.bytes_before for state in states),
         sum(state.bytes_after for state in states),
         file_sizes(store, job),
+        others_before_rebuild(store, job),
     )

@@ -1,7 +1,8 @@
 """Report the effect of a migration on space: bodies, files and binary logs, before, after and as predicted.
 
 A run records file sizes and binary log positions in its job when it starts and when it ends; rebuilds record file sizes
-too. The report reads only these records, so it needs no server but the catalog's and can be repeated later.
+too. The report reads only these records, so it needs no server but the catalog's and can be repeated later. A rebuild
+also frees what other jobs have made smaller; their bodies are reported, but their share of the files is not known.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from schemaless.base.numbers import Interval, added, summed
-from schemaless.ops.jobs.job import ClusterState, Job, ShardState
+from schemaless.base.numbers import Interval, added, bytes_text, summed
+from schemaless.ops.jobs.job import ClusterState, Job, Kind, ShardState, job_name
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.plan import plan_migration
 from schemaless.ops.migrate.spec import MigrateSpec
@@ -26,6 +27,9 @@ from schemaless.store.internals import internals_of
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
 """Bounds of the sample of each cluster from which the effect is predicted."""
 
+
+_REPLACE_BODIES: Final[tuple[Kind, ...]] = ("erase", "migrate", "recall", "restore", "retain", "tier")
+"""Kinds of jobs that replace bodies by smaller or larger ones."""
 
 # Records in the job
 
@@ -137,6 +141,35 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherJob:
+    """Bodies that another job replaced in the same shards, before they were rebuilt.
+
+    Attributes:
+        job_id: number of the job.
+        kind: its kind.
+        bytes_before: size of the bodies before.
+        bytes_after: size of what replaced them.
+    """
+
+    job_id: int
+    kind: Kind
+    bytes_before: int
+    bytes_after: int
+
+    def __str__(self) -> str:
+        replaced = f"{bytes_text(self.bytes_before)} by {bytes_text(self.bytes_after)}"
+        return f"job {self.job_id} ({job_name(self.kind)}) replaced bodies of {replaced}"
+
+
+def others_text(others: Iterable[OtherJob]) -> str:
+    """Return in words what other jobs have to do with sizes after a rebuild; empty without any."""
+    said = "; ".join(map(str, others))
+    return (
+        f"sizes after a rebuild, and their predictions, include what other jobs did before it: {said}" if said else ""
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """A predicted figure and its actual value."""
 
@@ -166,6 +199,7 @@ class ReclaimedReport:
         stored_before: estimated cells and body bytes by column and codec before the migration; empty if not recorded.
         binary_log: bytes that all sessions wrote to each cluster's binary log during the migration; None if unknown.
         predictions: predicted and actual figures.
+        others: other jobs that replaced bodies between the start of the migration and the rebuild of a shard.
     """
 
     datastore: str
@@ -179,6 +213,7 @@ class ReclaimedReport:
     stored_before: list[tuple[str, str, Interval, Interval]]
     binary_log: dict[str, int | None]
     predictions: list[Prediction] = field(default_factory=list)
+    others: list[OtherJob] = field(default_factory=list)
 
     @property
     def binary_log_bytes(self) -> int | None:
@@ -228,6 +263,7 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
         logs,
     )
     space.predictions.extend(_predictions(space, clusters, rebuilds))
+    space.others.extend(_others(job_store, job, states, rebuilds))
     return space
 
 
@@ -236,6 +272,33 @@ def file_sizes(store: Datastore, job: Job) -> Part:
     job_store = JobStore(store)
     rebuilds = _rebuilds_after(job_store, job)
     return _sum_of("all", [_shard_part(state, Tally(), "", rebuilds) for state in job_store.shards(job.job_id)])
+
+
+def others_before_rebuild(store: Datastore, job: Job) -> list[OtherJob]:
+    """Return other jobs that replaced bodies between the start of a job and the rebuild of one of its shards."""
+    job_store = JobStore(store)
+    return [*_others(job_store, job, job_store.shards(job.job_id), _rebuilds_after(job_store, job))]
+
+
+def _others(
+    job_store: JobStore, job: Job, states: Sequence[ShardState], rebuilds: Mapping[int, ShardState]
+) -> Iterable[OtherJob]:
+    shards = [state.shard for state in states if state.shard in rebuilds]
+    for other in job_store.jobs() if shards else ():
+        if other.kind not in _REPLACE_BODIES or other.job_id == job.job_id:
+            continue
+        if other.ended_at is not None and other.ended_at < job.created_at:
+            continue
+        theirs = {state.shard: state for state in job_store.shards(other.job_id)}
+        concerned = [theirs[shard] for shard in shards if shard in theirs and _before(theirs[shard], rebuilds[shard])]
+        before, after = (sum(getattr(state, name) for state in concerned) for name in ("bytes_before", "bytes_after"))
+        if before or after:
+            yield OtherJob(other.job_id, other.kind, before, after)
+
+
+def _before(state: ShardState, rebuild: ShardState) -> bool:
+    """Return whether work on a shard began before its rebuild ended."""
+    return state.started_at is not None and (rebuild.ended_at is None or state.started_at < rebuild.ended_at)
 
 
 def _rebuilds_after(job_store: JobStore, job: Job) -> dict[int, ShardState]:

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from schemaless.base.numbers import bytes_text, counted, units_text
-from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport
+from schemaless.ops.migrate.reclaimed import Part, ReclaimedReport, others_text
 from schemaless.ui.pages import frame
 from schemaless.ui.terminal.output import change_text, estimate_text, size_text
 
@@ -99,6 +99,8 @@ def _files(report: ReclaimedReport) -> str:
         f'<span class="{name}"><i style="background:var(--stage)"></i>{escape(label)}</span>' for name, label in _STAGES
     )
     rows = "".join(_stage_bars(part, _widest(parts)) for part in parts)
+    if others := others_text(report.others):
+        rows += f'<p class="soft">{escape(others[0].upper() + others[1:])}.</p>'
     return (
         f'<p class="key">{key}</p><p class="soft">The solid part of a bar shows bodies that were re-encoded, the light '
         f"part the rest of the files: free pages, other bodies, keys and indexes.</p>{rows}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from html import escape
 
 import pytest
 
@@ -11,6 +12,8 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.base.events import only
 from schemaless.base.numbers import Interval
+from schemaless.ops.erasure.job import ErasureSpec
+from schemaless.ops.erasure.job import run as run_erasure
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate import rebuild
@@ -18,7 +21,9 @@ from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.reclaimed import reclaimed_report, record_plan
 from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.planning.sampling.table_sizes import cell_table_sizes
+from schemaless.store.erasures.ledger import target
 from schemaless.store.internals import internals_of
+from schemaless.ui.pages.reclaimed_page import reclaimed_html
 
 pytestmark = pytest.mark.mysql
 
@@ -91,6 +96,28 @@ def test_report_compares_predictions_with_results(fresh_store, legacy, migrate_s
     assert abs(off["files after a rebuild, predicted before the run"]) < 0.1
     assert abs(off["files after a rebuild, predicted just before it"]) < 0.1
     assert {"binary log", "growth of the files"} <= set(off) | {"growth of the files"}
+
+
+@pytest.mark.innodb("a compaction needs SUPER, and the files of a small datastore in MyRocks are empty until then")
+def test_report_names_other_jobs_before_the_rebuild(fresh_store, legacy, migrate_store, erase_store, move_url):
+    """What an erasure freed is not the migration's; erasures after the rebuild do not matter."""
+    ran = migrate.run(migrate_store)
+    rows = [cell.row_key for shard in range(4) for cell in fresh_store.scan_shard(shard)]
+    for number, erased in enumerate((rows[::4], rows[1::4])):
+        made = internals_of(erase_store).erasures.ledger.intend("x", [target(row) for row in erased])
+        run_erasure(erase_store, ErasureSpec(made))
+        with schemaless.connect(move_url) as move_store:
+            for shards in () if number else ([0, 1], [2]):
+                rebuild.run(move_store, shards=shards)
+    job_store = JobStore(migrate_store)
+    found = reclaimed_report(migrate_store, job_store.job(ran.job_id), NOW)
+    states = job_store.shards(2)[:3]
+
+    (other,) = found.others
+    assert (other.job_id, other.kind) == (2, "erase")
+    assert other.bytes_before == sum(state.bytes_before for state in states) > other.bytes_after > 0
+    assert escape(str(other)) in reclaimed_html(found)
+    assert "job 2 (erasure) replaced bodies of" in str(other)
 
 
 def test_report_of_a_migration_without_records(fresh_store, legacy, migrate_store):
