@@ -100,7 +100,7 @@ def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: b
 
 def create_probe(database: str, name: str) -> bytes:
     """Create an empty probe table."""
-    return b"CREATE TABLE IF NOT EXISTS %b (nothing INT)" % quoted_table(database, name)
+    return b"CREATE TABLE IF NOT EXISTS %b (nothing INT PRIMARY KEY)" % quoted_table(database, name)
 
 
 def drop_table(database: str, name: str) -> bytes:

@@ -24,6 +24,7 @@ from schemaless import (
 )
 from schemaless.cell import CellKey
 from schemaless.codec.envelope import base_of, is_delta, is_reference
+from schemaless.local.description import LocalServer
 from schemaless.ops.failover import nodes
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.rebuild import REBUILD, RebuildSpec
@@ -47,6 +48,7 @@ from tests.movers import query
 from tests.ops.jobs.kills import unsound
 from tests.ops.move.benches import SHARD, other
 from tests.promotion import caught_up
+from tests.promotion import sql as server_sql
 from tests.store.followers.child import TIMING
 from tests.store.followers.workers import Seen
 
@@ -108,6 +110,26 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert put.added_id > max(before) + (1 << 19)
     assert cold.all() == files
     assert [file.state for file in files] == ["live"]
+
+
+@pytest.fixture
+def keys_required(servers: list[LocalServer], flavour: str) -> Iterator[None]:
+    """Servers that refuse tables without a primary key."""
+    variable = "sql_require_primary_key" if flavour == "mysql" else "innodb_force_primary_key"
+    for server in servers:
+        server_sql(server, f"SET GLOBAL {variable}=ON")
+    yield
+    for server in servers:
+        server_sql(server, f"SET GLOBAL {variable}=OFF")
+
+
+def test_a_move_makes_no_table_without_a_primary_key(keys_required, client, mover, rows):
+    """Managed servers often refuse such tables."""
+    client.put_cell(next(rows), "BASE", 1, "x")
+    before = everything(client)
+    (record,) = moves.run(mover, spec_for(client), [SHARD])
+
+    assert (record.phase, everything(client)) == ("verified", before)
 
 
 @pytest.mark.long
