@@ -7,7 +7,6 @@ and buffers that the receipt names. Control: the same search finds each marker b
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import re
@@ -389,35 +388,6 @@ def test_no_trace_of_erased_documents_is_left_on_any_path(clusters, server_kind,
         assert {key: body for key, body in after.items() if not is_erased(body)} == {
             key: body for key, body in before.items() if key[0] in rows["kept"]
         }
-
-
-@pytest.mark.guarantee("replaced-bytes")
-def test_a_rebuild_leaves_no_erased_document_in_the_tables_files(servers, new_row, flavour):
-    """MySQL has them until then in parts of pages that are free; what was not erased is still found."""
-    name = f"every{new_row().hex[:8]}"
-    url = schemaless.create(name, 1, [servers[0].url])
-    needles = {path: marker(path).encode() for path in ("put", "kept")}
-    pool = root_of(servers[0])
-    found = []
-
-    def search() -> None:
-        flush(pool, rocksdb=False)
-        found.append(found_in_files([servers[0].data / f"{name}_0000"], needles).keys())
-
-    with schemaless.connect(url) as store:
-        rows = {path: [new_row() for _ in range(8)] for path in needles}
-        for path, size in itertools.product(rows, (5, 9_000)):
-            text = json.dumps([marker(path), "x" * size]).encode()
-            store.put_stored_cells([schemaless.NewStoredCell(row, "BASE", size, text) for row in rows[path]])
-        for row in rows["put"]:
-            store.erase(row, reason="gdpr")
-        search()
-        rebuild.run(store)
-        search()
-    pool.close()
-
-    assert flavour == "mariadb" or found[0] == {"put", "kept"}
-    assert found[1] == {"kept"}
 
 
 def is_in(matches: list[FileMatch], folder: Path, name: str) -> bool:
