@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import heap
 
 import pytest
 
@@ -60,13 +59,17 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     assert (over._removed, over._made) == (True, 1)
 
 
-def test_workers_that_cannot_be_started_are_an_error_with_a_remedy(monkeypatch, tmp_path):
-    """A container may lack /dev/shm."""
-    monkeypatch.setattr(heap.BufferWrapper, "_heap", heap.Heap())
-    monkeypatch.setattr(heap.Arena, "_dir_candidates", [str(tmp_path / "shm")])
+class NoSharedMemory:
+    """A context in a container whose /dev/shm is read-only."""
 
+    def RawArray(self, kind: type, size: int) -> None:  # noqa: N802 - the name in multiprocessing
+        raise OSError(errno.EROFS, "Read-only file system", "/dev/shm/pym-1-random")
+
+
+def test_workers_that_cannot_be_started_are_an_error_with_a_remedy():
+    """It names what they need instead of a temporary file."""
     with pytest.raises(OSError, match=r"in /dev/shm.*starting worker processes"):
-        BlackBox(multiprocessing.get_context("spawn"))
+        BlackBox(NoSharedMemory())
 
 
 def test_an_unreachable_shard_has_not_caught_up(follow_store, monkeypatch):
