@@ -138,6 +138,7 @@ def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_TI
     Raises:
         InvalidInput: ``count`` is not from 1 to ``MOST_WORKERS``, Dask is not installed, or its scheduler cannot be
             reached.
+        OSError: processes cannot be started here.
     """
     if not 1 <= count <= MOST_WORKERS:
         raise InvalidInput(f"workers must be from 1 to {MOST_WORKERS:,}, got {count}")
@@ -146,6 +147,9 @@ def workers(count: int = 1, dask: str | None = None, *, dask_s: float = _DASK_TI
     elif count == 1:
         pool = Workers(1, lambda: ThreadPoolExecutor(1, thread_name_prefix="worker"))
     else:
+        with _lacking():
+            # Before there is a job. The executor itself is created later: see ``Workers._ready``.
+            multiprocessing.get_context("fork").Lock()
         pool = Workers(count, lambda: _processes(count))
     succeeded = False
     try:
@@ -159,8 +163,15 @@ def _processes(count: int) -> Executor:
     # fork starts in milliseconds, but if this process has threads, the child may inherit locks that they hold.
     forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if forks else "spawn")
-    try:
+    with _lacking():
         return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+
+
+@contextmanager
+def _lacking() -> Iterator[None]:
+    """Say what is missing where processes cannot be started."""
+    try:
+        yield
     except OSError as error:
         # Their locks are in /dev/shm, which a container may lack or have read-only.
         reason = f"{error.strerror}; a single worker needs no processes, several need /dev/shm"

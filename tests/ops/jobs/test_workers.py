@@ -6,7 +6,7 @@ import contextlib
 import errno
 import itertools
 import json
-import multiprocessing.synchronize  # noqa: F401 - before there are no file descriptors
+import multiprocessing.synchronize  # before there are no file descriptors
 import os
 import resource
 import signal
@@ -200,6 +200,20 @@ def test_processes_that_cannot_be_started_are_an_error_with_a_remedy():
 
     assert raised.value.errno == errno.EMFILE
     assert "a single worker needs no processes" in str(raised.value)
+
+
+def test_no_job_is_created_where_processes_cannot_be_started(fresh_store, legacy, migrate_store, monkeypatch):
+    """It would block other jobs. Here /dev/shm is read-only."""
+
+    def read_only(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", read_only)
+
+    with pytest.raises(OSError, match=r"several need /dev/shm.*starting worker processes"):
+        MIGRATE.run(migrate_store, MigrateSpec(), count=2)
+
+    assert JobStore(migrate_store).jobs(MIGRATE.name) == []
 
 
 @pytest.mark.parametrize(("kind", "role"), [(MIGRATE, "migrate"), (REBUILD, "move"), (SWEEP, "migrate")])
