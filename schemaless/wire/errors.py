@@ -97,6 +97,7 @@ _NEXT_STEP: Final = {
     1203: "the account has no free connection: raise max_user_connections or use smaller pools",
     1226: "raise the account's limit, or use smaller pools",
     1045: "check the account in the URL and the password in SCHEMALESS_PASSWORD; TLS may be needed: ssl_mode=required",
+    1665: "set binlog_format=ROW on the server",
     1698: "the account cannot log in this way: check the account in the URL and SCHEMALESS_PASSWORD",
     1205: "the lock was not granted in time; nothing was written",
     1290: _READ_ONLY_SERVER,

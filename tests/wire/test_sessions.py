@@ -160,6 +160,19 @@ def test_a_read_only_default_is_refused_and_named(server, account, set_globally,
         store.put_cell(uuid.uuid4(), "BASE", 1, 1)
 
 
+def test_a_write_that_the_binary_log_refuses_names_the_variable_to_set(server, account):
+    """A rebuild writes at READ COMMITTED, at which statements cannot be logged."""
+    schemaless.create("refused", 1, [account])
+    parsed = parse_url(server)
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    with contextlib.closing(pool), pool.connection() as connection:
+        connection.unfinished = True
+        connection.execute(b"SET SESSION binlog_format='STATEMENT'")
+        connection.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        with pytest.raises(schemaless.ServerRefused, match=r"error 1665\); set binlog_format=ROW on the server"):
+            connection.execute(b"DELETE FROM refused.job")
+
+
 @pytest.mark.guarantee("session-variables")
 @pytest.mark.parametrize("name", [*connect.SETTINGS, *connect.READ_BACK, "autocommit", "isolation"])
 def test_a_session_variable_that_does_not_keep_its_value_is_named(server, monkeypatch, flavour, name):
