@@ -209,6 +209,9 @@ def copy_erasures(fence: Fence, token: str, dictionaries: Dictionaries, *, fence
             erase_in_copy(target, database, cells, ids, tombstone(erasure), current)
         target.execute(sql.insert_events(database, log, rows))
         after = int(rows[-1][0])
+    # The lock row was copied first, and a stalled migration may have recorded deltas in it since.
+    if first := source.rows(sql.select_events(database, name, -1, 1)):
+        target.execute(sql.insert_events(database, log, first))
 
 
 def _with_next_epoch(table: str, row: tuple[object, ...]) -> tuple[object, ...]:

@@ -191,10 +191,10 @@ def select_events(database: str, name: str, after: int, limit: int) -> bytes:
 
 
 def insert_events(database: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
-    """Insert events into the log of erased cells, which is currently named ``name``."""
-    return insert(
-        quoted_table(database, name), ", ".join(ERASURES), ([_literal(value) for value in row] for row in rows)
-    )
+    """Insert events into the log of erased cells, which is currently named ``name``; the lock row may exist."""
+    values = ([_literal(value) for value in row] for row in rows)
+    newest = b" ON DUPLICATE KEY UPDATE body_bytes=VALUES(body_bytes)"
+    return insert(quoted_table(database, name), ", ".join(ERASURES), values) + newest
 
 
 # Locations of index followers

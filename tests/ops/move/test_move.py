@@ -33,6 +33,7 @@ from schemaless.ops.migrate.spec import MigrateSpec
 from schemaless.ops.move import run as moves
 from schemaless.ops.move import sql
 from schemaless.ops.move.compare import compare
+from schemaless.ops.move.fence import Fence
 from schemaless.ops.move.record import Records
 from schemaless.ops.move.spec import CREATED_NEW, TABLES, MoveSpec
 from schemaless.ops.move.sql import CARRIED, FENCED
@@ -40,6 +41,7 @@ from schemaless.ops.tier.cooling import TIER, TierSpec
 from schemaless.ops.tier.survey import verify
 from schemaless.schema.tables import shard_metadata
 from schemaless.store.cold.files import ShardFiles
+from schemaless.store.erasures.sql import insert_lock_row, record_deltas
 from schemaless.store.followers.settings import Settings
 from schemaless.store.followers.worker import Worker
 from schemaless.store.internals import internals_of
@@ -110,6 +112,27 @@ def test_a_move_preserves_cells(client, mover, rows):
     assert put.added_id > max(before) + (1 << 19)
     assert cold.all() == files
     assert [file.state for file in files] == ["live"]
+
+
+@pytest.mark.guarantee("cold-exact")
+def test_differences_recorded_during_a_move_are_known_on_the_target(client, mover, rows, monkeypatch):
+    """A stalled migration records them after the log of erased cells was copied; a stalled tiering run looks there."""
+    client.put_cell(next(rows), "BASE", 1, "x")
+    shards = internals_of(client).shards
+    database, recorded = shards.database(SHARD), []
+    shards.execute(SHARD, insert_lock_row(database))
+    lock = Fence.lock
+
+    def late(fence: Fence, budget_s: float) -> bool:
+        recorded.append(shards.execute(SHARD, record_deltas(database)))
+        return lock(fence, budget_s)
+
+    monkeypatch.setattr(Fence, "lock", late)
+    (record,) = moves.run(mover, spec_for(client), [SHARD])
+
+    target = internals_of(mover).topology.cluster(record.target).primary
+    assert (record.phase, recorded[0].affected) == ("verified", 1)
+    assert query(target, f"SELECT event_id, body_bytes FROM `{database}`.erased_cell") == [(0, 1)]
 
 
 @pytest.fixture
