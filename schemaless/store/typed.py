@@ -5,18 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from itertools import repeat
-from typing import Any, Generic, Protocol
+from functools import partial
+from typing import Any, Final, Generic, Protocol
 
 from schemaless.base.keys import cell_key, check_column_name, check_each, row_key_bytes
 from schemaless.base.type_variables import T
 from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, Put, RowKey
 from schemaless.errors import DocumentMismatch, InvalidBody, InvalidInput
 from schemaless.topology.shards import ReadFrom
+
+_INDEX: Final = re.compile(r"\[\d+\]")
 
 Upcast = Callable[[Any], Any]
 """Function that converts a document of an older shape to the current one, and returns any other as it is."""
@@ -182,8 +184,6 @@ class Column(Generic[T]):
         try:
             body = self._dump(document)
             loaded = self._load(body)
-            if hasattr(self._model, "__pydantic_validator__"):
-                _check_fields(document, loaded, body)
         except self._refusals as error:
             raise InvalidBody(
                 f"cell {cell}: this {_name_of(self._model)} could not be read back: {_reason(error)}. "
@@ -238,57 +238,6 @@ def _reason(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in details) or str(error)
 
 
-def _check_fields(document: Any, loaded: Any, body: JSONDocument) -> None:
-    """Check that no fields of subclasses are missing: pydantic leaves them out of the body without a word.
-
-    Raises:
-        ValueError: some are.
-    """
-    pairs = [(document, loaded, body)]
-    while pairs:
-        one, other, part = pairs.pop()
-        if isinstance(one, dict) and isinstance(other, dict):
-            pairs.extend((item, other[key], _inside(part, {str(key)})) for key, item in one.items() if key in other)
-        elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
-            parts = part if isinstance(part, list) and len(part) == len(one) else repeat(part)
-            pairs.extend(zip(one, other, parts, strict=False))
-        elif (declared := _fields(other)) is not None and (found := _fields(one)) is not None:
-            pairs.extend(
-                (getattr(one, name), getattr(other, name), _inside(part, declared[name]))
-                for name in declared.keys() & found.keys()
-            )
-            # The model itself may have a serializer that writes its fields elsewhere.
-            is_usual = isinstance(part, dict) and (not declared or any(map(part.keys().__and__, declared.values())))
-            written = part.keys() if is_usual else set(_keys(part))
-            further = {name for name in found.keys() - declared.keys() if found[name].isdisjoint(written)}
-            if further:
-                raise ValueError(f"{_name_of(type(one))} has further fields ({', '.join(sorted(further))})")
-
-
-def _fields(value: object) -> dict[str, set[str]] | None:
-    """Return the names of the fields of a model, each with those in a body; None for other values."""
-    found = getattr(type(value), "model_fields", getattr(type(value), "__pydantic_fields__", {}))
-    names = {field.name: {field.name} for field in fields(value)} if is_dataclass(value) else {}
-    names |= {name: {name} for name in getattr(value, "__pydantic_extra__", None) or ()}
-    if getattr(value, "__pydantic_root_model__", False):
-        names["root"] = set()
-    elif isinstance(found, Mapping):
-        names |= {name: {name, field.serialization_alias or name} for name, field in found.items()}
-    return names if is_dataclass(value) or hasattr(type(value), "__pydantic_validator__") else None
-
-
-def _inside(part: Any, names: set[str]) -> Any:
-    """Return the value of one of these keys; the part itself if a serializer has written another shape."""
-    return next((part[name] for name in names if name in part), part) if isinstance(part, dict) else part
-
-
-def _keys(part: Any) -> Iterator[str]:
-    """Yield the keys of a part of a body, at any depth."""
-    for item in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        yield from _keys(item)
-    yield from part if isinstance(part, dict) else ()
-
-
 def _values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values inside dicts and collections, keys included, with their paths."""
     if isinstance(value, dict):
@@ -326,9 +275,23 @@ def _conversion(
     if hasattr(model, "__pydantic_validator__"):
         pydantic, core = importlib.import_module("pydantic"), importlib.import_module("pydantic_core")
         adapter = pydantic.TypeAdapter(model)
+        as_json = partial(adapter.dump_python, mode="json", by_alias=True, round_trip=True)
 
         def dump(document: T) -> JSONDocument:
-            return adapter.dump_python(document, mode="json", by_alias=True, round_trip=True, warnings="error")
+            body, left_out = written(document)
+            if left_out:
+                # Those that a serializer of the model leaves out are missing again, elsewhere in a set.
+                usual = {_INDEX.sub("[]", path) for path in written(load(body))[1]}
+                if further := [path for path in left_out if _INDEX.sub("[]", path) not in usual]:
+                    raise ValueError(f"{_name_of(model)}{min(further)} is not a field of the model")
+            return body
+
+        def written(document: T) -> tuple[JSONDocument, set[str]]:
+            """Return the body of a document, and the paths of what the document has but its body does not."""
+            body = as_json(document, warnings="error")
+            # With the fields of subclasses, which pydantic leaves out of the body without a word.
+            full = as_json(document, warnings=False, fallback=lambda _: None, serialize_as_any=True)
+            return body, set() if full == body else dict(_values(full)).keys() - dict(_values(body))
 
         def load(body: JSONDocument) -> T:
             # As JSON text, so that strict models accept a datetime as text too.
