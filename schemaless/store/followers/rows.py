@@ -8,6 +8,7 @@ the same statement or transaction: an owner that has lost its lease without noti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -195,7 +196,7 @@ class FollowerRows:
                 except (AccessDenied, DatabaseMissing, Elsewhere):
                     pass
                 except SchemalessError as error:
-                    failed |= {move.pair: error for move in part}
+                    failed |= {move.pair: _in_shard(error, move.pair[1]) for move in part}
                     continue
                 for move in part:
                     try:
@@ -286,13 +287,21 @@ class FollowerRows:
                         except SchemalessError as error:
                             failed[shard_of(item)] = error
                 except SchemalessError as error:
-                    failed.update((shard_of(item), error) for item in part)
+                    failed |= {shard: _in_shard(error, shard) for shard in map(shard_of, part)}
         return rows
 
     def _by_node(self, items: Iterable[T], shard_of: Callable[[T], int]) -> dict[Node, list[T]]:
         """Group items by the current server of their shard."""
         self._shards.router.refresh_if_due()
         return grouped((self._shards.node_of(shard_of(item)), item) for item in items)
+
+
+def _in_shard(error: SchemalessError, shard: int) -> SchemalessError:
+    """Return the error of a statement about several shards, which names one of them, as the error of this one."""
+    error = copy(error)
+    if isinstance(error, ServerError):
+        error.shard = shard
+    return error
 
 
 class ParkedCells:

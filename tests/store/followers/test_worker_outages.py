@@ -14,6 +14,7 @@ from schemaless.store.followers.binlog_notifier import BinlogNotifier
 from schemaless.store.followers.membership import Assigned, Pair
 from schemaless.store.followers.ownership import Ownership
 from schemaless.store.followers.rows import Looked, Move
+from schemaless.wire.pool import NodePool
 from tests.store.followers.workers import NAME, Seen, turn
 
 
@@ -47,6 +48,27 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
 
     assert sorted(seen.cells) == sorted(there)
     assert {lease.wait.reason for lease in worker.leases.held.values()} <= {None, ""}
+
+
+@pytest.mark.mysql
+def test_the_error_of_each_shard_names_that_shard(settings, works, monkeypatch):
+    """Also where one statement is about several shards."""
+    worker = works("one", Seen())
+    turn(worker)
+    rows, pairs = worker.context.rows, list(worker.leases.held)
+    moves = [lease.move for lease in worker.leases.held.values()]
+
+    def fail(pool: NodePool, operation: object, shard: int, **options: object) -> None:
+        raise ServerUnavailable("gone", node=str(pool.node), shard=shard)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodePool, "run", fail)
+        failures = [rows.look(pairs).failed, rows.tops(shard for _, shard in pairs)[1]]
+        moved = rows.move(moves)[1]
+
+    assert len(pairs) > 1
+    for failed in [*failures, {shard: error for (_, shard), error in moved.items()}]:
+        assert {shard: error.shard for shard, error in failed.items()} == {shard: shard for _, shard in pairs}
 
 
 @pytest.mark.guarantee("follower-turns")
