@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import click
 
+from schemaless.base.interrupts import advising
 from schemaless.base.numbers import bytes_text, counted
 from schemaless.cli.codec_advise import advise
 from schemaless.cli.command import Command, JSONCommand, QueryCommand, ReadOnlyCommand
@@ -159,7 +160,8 @@ def train(
             values=values,
             listener=listener,
         )
-    kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
+    with advising(lambda: "'schemaless codec list' shows whether the dictionary was saved"):
+        kept = internals_of(store).dictionary_replicas.keep(training.dictionary, source) if training.helps else None
     print_result({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
     rows = [
         {

@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from schemaless.base.interrupts import advice_of, is_interrupt, settle_exit_status
-from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
+from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, ServerError, UnknownCodec
 from schemaless.ui.terminal.output import (
     EXIT_FAILED,
     EXIT_STOPPED,
@@ -224,7 +224,9 @@ def _ended_by(problem: BaseException, arguments: list[str]) -> int:
             error(str(problem))
             return EXIT_USAGE
         case SchemalessError():
-            error(str(problem))
+            # Without -q, what continues a command was printed when it began.
+            advice = advice_of(problem) if isinstance(problem, ServerError) and "-q" in arguments else None
+            error(str(problem) if advice is None else f"{problem}; {advice}")
             return EXIT_FAILED
         case OSError():
             full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # files that are written have their names

@@ -14,6 +14,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
 from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED
 from schemaless.schema.engine import session
+from schemaless.store.cells.dictionary_replicas import DictionaryReplicas
 from schemaless.store.internals import internals_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, training
 
@@ -172,6 +173,20 @@ def test_train_keeps_only_a_dictionary_that_helps(invoke, filled, fresh_store, a
     assert entry["state"] == "intact"
     assert entry["source"]["column"] == COLUMN
     assert entry["dictionary"] == useful.json["dictionary"] == 32_768
+
+
+def test_a_stopped_training_is_not_to_be_repeated_blindly(invoke, fresh_store, admin_url, monkeypatch):
+    """Another sample gives another dictionary, so the same command may save a second one."""
+
+    def stopped(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("schemaless.cli.codec.train_column", lambda *given, **options: (training(), {}))
+    monkeypatch.setattr(DictionaryReplicas, "copy", stopped)
+    result = invoke("codec", "train", "--column", COLUMN, url=admin_url)
+
+    assert result.code == 3
+    assert result.err.endswith("kept, and 'schemaless codec list' shows whether the dictionary was saved\n")
 
 
 def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh_url, tmp_path):

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless import NewStoredCell
+from schemaless import NewStoredCell, ServerUnavailable
 from schemaless.base.keys import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
@@ -76,6 +76,21 @@ def test_a_stopped_erasure_says_how_to_continue_it(invoke, fresh_store, erase_ur
     for command in re.findall(r"'schemaless (.*?)'", f"{completed_by(1)} {completed_by(2)}"):
         assert invoke(*command.split(), url=erase_url).code == 0
     assert fresh_store.get_cell(row, "A", 1) is fresh_store.get_cell(other, "A", 1) is None
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["", "-q"])
+def test_a_failed_erasure_says_once_how_to_continue_it(invoke, fresh_store, erase_url, new_row, monkeypatch, quiet):
+    """The same command would record another one."""
+    row = new_row()
+    fresh_store.put_cell(row, "A", 1, "erase me")
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise ServerUnavailable("gone", node="db-1")
+
+    monkeypatch.setattr(Driver, "run", fail)
+    failed = invoke("erase", "run", row, "--reason", "x", "--execute", *(["-q"] if quiet else []), url=erase_url)
+
+    assert (failed.code, failed.err.count(completed_by(1))) == (1, 1)
 
 
 @pytest.mark.parametrize(
