@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from schemaless.base.logger import log
@@ -34,6 +35,7 @@ from schemaless.store.followers.erasures import ErasureEvent
 from schemaless.store.followers.handler import Handler, HandlerContext, Interrupted
 from schemaless.store.followers.leases import Lease
 from schemaless.store.followers.membership import now_s
+from schemaless.store.followers.sql import select_age
 from schemaless.store.followers.states import STOPPED
 from schemaless.store.internals import Internals
 
@@ -386,5 +388,18 @@ class Exporter(Handler):
         if first is None:
             return 0.0
         if export.waiting[0] != first.added_id:
-            export.waiting = first.added_id, now_s()
+            waited_s = 0.0 if export.waiting[0] else self._waited_s(lease, first)
+            export.waiting = first.added_id, now_s() - waited_s
         return max(0.0, min(_POLL_S, self._pace.max_age_s - (now_s() - export.waiting[1])))
+
+    def _waited_s(self, lease: Lease, first: StoredCell) -> float:
+        """Return how long a cell has waited for earlier exporters of its shard, in seconds, by the server's clock.
+
+        That is since it was created, if that time is possible, but not since before the shard's location was written.
+        """
+        shards, shard = self._internals.shards, lease.pair[1]
+        ages = shards.rows(shard, select_age(shards.database(shard), first.added_id - 1))
+        age_s = float(ages[0][0]) if ages else 0.0
+        moved_at = datetime.fromisoformat(lease.row.moved_at)
+        since_move_s = age_s + (first.created_at - moved_at).total_seconds()
+        return max(0.0, since_move_s if age_s < 0 else min(age_s, since_move_s))
