@@ -137,7 +137,7 @@ def insert_known_file(database: str, values: Mapping[str, Term], *, ignore: bool
 def update_writing_file(database: str, values: Mapping[str, Term]) -> bytes:
     """Give the row of a file that is listed as being written the values of ``insert_known_file``.
 
-    So is given that of a deleted file of another name, as an interrupted rewriting leaves it.
+    A row of a deleted file with another name, which an interrupted rewriting leaves, gets them as well.
     """
     key = {name: values[name] for name in ("file_id", "generation")}
     token = term(values["token"])
