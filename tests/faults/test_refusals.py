@@ -157,7 +157,7 @@ CONDITIONS = {
         ["SET GLOBAL read_only = 0"],
         ServerRefused,
         {1290},
-        retryable=False,
+        retryable=True,
         reads=False,
         new_connections=False,
     ),
