@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,10 +18,12 @@ from schemaless.topology.configuration import (
     PATH_VARIABLE,
     SETTINGS,
     Configuration,
+    NoHomeFolder,
     configuration_path,
     configured,
     datastore_url,
     has_password,
+    is_name,
     read_configuration,
     with_datastore,
 )
@@ -70,8 +73,9 @@ def show(ctx: click.Context, url: str | None) -> None:
       schemaless config show
       schemaless config show -d mezzanine --json
     """
-    file = read_configuration()
-    settings = [_Setting("file", str(file.path), _file_source(file)), *_settings(ctx, file, url)]
+    file = _configuration(url)
+    path = str(file.path) if file.path.name else None
+    settings = [_Setting("file", path, _file_source(file)), *_settings(ctx, file, url)]
     names = sorted(file.datastores)
     print_result({"datastores": names, "settings": [asdict(entry) for entry in settings]})
     rows = [[entry.setting, "none" if entry.value is None else str(entry.value), entry.source] for entry in settings]
@@ -83,7 +87,19 @@ def show(ctx: click.Context, url: str | None) -> None:
     )
 
 
+def _configuration(url: str | None) -> Configuration:
+    """Return the configuration; an empty one without a path if there is no home folder, and the URL needs no file."""
+    try:
+        return read_configuration()
+    except NoHomeFolder:
+        if url is None or is_name(url):
+            raise
+        return Configuration(Path(), given=False)
+
+
 def _file_source(file: Configuration) -> str:
+    if not file.path.name:
+        return f"no home folder, and {PATH_VARIABLE} is not set"
     return (PATH_VARIABLE if file.given else "the usual place") + ("" if file.exists else ", not there")
 
 

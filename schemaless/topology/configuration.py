@@ -38,6 +38,10 @@ _TABLE: Final = "datastores"
 _HIDDEN: Final = re.compile(r"://[^/?@]*:.*@|[?&](password|passwd|ssl_key_password)=")
 
 
+class NoHomeFolder(InvalidInput):
+    """There is no place for the configuration file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Configured:
     """A datastore in the configuration file.
@@ -106,7 +110,7 @@ def configuration_path() -> tuple[Path, bool]:
     """Return the path of the file, and whether ``SCHEMALESS_CONFIG`` gives it.
 
     Raises:
-        InvalidInput: the user has no home folder, and ``SCHEMALESS_CONFIG`` is not set.
+        NoHomeFolder: the user has no home folder, and ``SCHEMALESS_CONFIG`` is not set.
     """
     given = os.environ.get(PATH_VARIABLE)
     if given:
@@ -116,7 +120,7 @@ def configuration_path() -> tuple[Path, bool]:
     except RuntimeError:
         folder = Path()
     if not folder.is_absolute():
-        raise InvalidInput(
+        raise NoHomeFolder(
             "there is no home folder for the configuration file: HOME is not set, and the user is not in the passwd "
             f"database; use the URL of a datastore, or set {PATH_VARIABLE} to the path of the file"
         )

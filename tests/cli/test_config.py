@@ -191,7 +191,16 @@ def test_without_a_home_folder_the_error_says_what_to_set(invoke, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
 
-    for words in ("config path", "config show", "info -d mezz", "config add mezz mysql://app@db-1/mezz", "info"):
+    assert shown(invoke("config", "show", "--json", url=URL))["file"][0] is None
+    assert invoke("config", "show", url=URL).code == 0
+    for words in (
+        "config path",
+        "config show",
+        "config show -d mezz",
+        "info -d mezz",
+        "config add mezz mysql://app@db-1/mezz",
+        "info",
+    ):
         result = invoke(*words.split())
         assert (result.code, "set SCHEMALESS_CONFIG to the path of the file" in result.err) == (2, True)
     for words in ("local status", "local down", "local up"):
