@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from schemaless.cli.job_options import JobRun, run_options
 from schemaless.cli.migrate_plan import migrate_spec, rewrite_options, show_superseded
 from schemaless.cli.option import option
 from schemaless.errors import InvalidInput
+from schemaless.ops.jobs.driver import patiently
 from schemaless.ops.jobs.job import RunStarted
 from schemaless.ops.jobs.job_store import JobStore
 from schemaless.ops.migrate.plan import plan_migration
@@ -96,7 +98,7 @@ def run(store: Datastore, spec: MigrateSpec, shards: list[int], execute: bool, h
 
     def predict(begun: RunStarted) -> None:
         if begun.new:
-            record_plan(store, begun.job)
+            patiently(store, partial(record_plan, store, begun.job))
 
     with how.options(job_store, job) as options:
         options["listener"] = together(options["listener"], only(RunStarted, predict))

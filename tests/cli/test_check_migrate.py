@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from schemaless.codec.envelope import describe_body
+from schemaless.ops.jobs import driver
+from schemaless.ops.jobs.job_store import JobStore
 from schemaless.store.internals import internals_of
+from schemaless.wire.errors import ReadOnly
 from tests.cli.conftest import LEGACY_CELLS
 
 pytestmark = pytest.mark.mysql
@@ -133,6 +136,26 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(
     assert (again.code, again.out) == (0, "nothing to do: every body is in msgpack+zlib\n")
     assert "nothing to do: no body is left to re-encode\n" in plan.out
     assert checked.json["by_codec"] == {"msgpack+zlib": LEGACY_CELLS - 1, "json+zlib": 1}
+
+
+def test_run_waits_for_a_catalog_that_cannot_take_its_prediction(invoke, migrate_url, legacy, monkeypatch):
+    """A run that ended there would leave a job without it: only a new job gets a prediction."""
+    monkeypatch.setattr(driver, "POLL_S", 0.01)
+    original = JobStore.record_on_cluster
+    refused = []
+
+    def record(job_store, job_id, cluster, measures):
+        if not refused:
+            refused.append(cluster)
+            raise ReadOnly("the server is read-only", node="db-1", code=1290)
+        original(job_store, job_id, cluster, measures)
+
+    monkeypatch.setattr(JobStore, "record_on_cluster", record)
+    ran = invoke("migrate", "run", "--execute", url=migrate_url)
+    report = invoke("migrate", "report", "--json", url=migrate_url).json
+
+    assert (ran.code, len(refused)) == (0, 1)
+    assert "cells re-encoded" in {each["what"] for each in report["predictions"]}
 
 
 def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, legacy):

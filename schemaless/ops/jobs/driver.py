@@ -65,7 +65,7 @@ def patiently(store: Datastore, call: Callable[[], T]) -> T:
 def _announced_pause_s(error: SchemalessError, since_s: float) -> float:
     """Log an error, and return the pause until the next attempt, in seconds."""
     pause_s = min(_LONGEST_PAUSE_S, max(POLL_S, since_s / 2))
-    log.warning("%s; trying again in %.0f s", error, pause_s)
+    log.warning("%s; trying again in %.1f s", error, pause_s)
     return pause_s
 
 
