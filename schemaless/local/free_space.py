@@ -13,8 +13,10 @@ from schemaless.base.home import free_bytes as free_bytes
 from schemaless.base.numbers import bytes_text
 from schemaless.errors import LocalServerError
 
-SERVERS_REMEDY: Final = "make room, or choose a folder on another disk, and run the same command again"
-CACHE_REMEDY: Final = "make room, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
+SERVERS_REMEDY: Final = "choose a folder on another disk, and run the same command again"
+"""Besides making room."""
+
+CACHE_REMEDY: Final = "set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
 
 
 class NoSpace(LocalServerError):
@@ -23,7 +25,7 @@ class NoSpace(LocalServerError):
 
 def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
     """Return the error for a full disk."""
-    return NoSpace(f"no space left{what} in {folder} ({bytes_text(free_bytes(folder))} free); {remedy}")
+    return NoSpace(f"no space left{what} in {folder} ({bytes_text(free_bytes(folder))} free); make room, or {remedy}")
 
 
 def used_bytes(folder: Path) -> int:
@@ -47,7 +49,8 @@ def require(folder: Path, needed_bytes: int, what: str, remedy: str) -> None:
     free = free_bytes(folder)
     if free < needed_bytes:
         raise NoSpace(
-            f"{what} needs {bytes_text(needed_bytes)} in {folder}, but only {bytes_text(free)} are free; {remedy}"
+            f"{what} needs {bytes_text(needed_bytes)} in {folder}, but only {bytes_text(free)} are free; "
+            f"make room, or {remedy}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -279,6 +280,15 @@ def test_data_folder_in_use_is_refused(folder, monkeypatch):
                 servers.up(folder, 1, "mariadb")
         finally:
             holder.kill()
+
+
+def test_room_does_not_help_on_a_read_only_file_system(tmp_path):
+    """The remedy is that of a full disk, without the advice to make room."""
+    with (
+        pytest.raises(LocalServerError, match=r"Read-only file system\); choose a folder on another disk"),
+        space.full_disk_is_an_error(tmp_path, "creating the servers' folder", space.SERVERS_REMEDY),
+    ):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
