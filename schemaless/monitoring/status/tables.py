@@ -56,9 +56,9 @@ def tables_of(status: Status) -> dict[str, Table]:
         on_servers = ("cluster", "role", "state", "server", "claim", "shards", "last write", "lag")
         tables["servers"] = Table("Servers", on_servers, tuple(_servers(status)), 5, "no servers", key="lag")
     if status.jobs is not None:
-        columns = ("job", "state", "waits on", "done", "shards", "rate", "time left")
+        columns = ("job", "state", "waits on", "done", "shards", "rate", "end")
         note = " ".join(filter(None, (_waited(job) for job in status.jobs if job.unfinished)))
-        tables["jobs"] = Table("Jobs", columns, tuple(map(_job, status.jobs)), 3, "no jobs yet", note, "time left")
+        tables["jobs"] = Table("Jobs", columns, tuple(map(_job, status.jobs)), 3, "no jobs yet", note, "end")
     if status.followers is not None:
         columns = ("name", "kind", "state", "workers", "behind", "oldest", "parked")
         rows = tuple(map(_follower, status.followers))
@@ -119,7 +119,7 @@ def _job(job: JobView) -> Row:
         f"{job.fraction:.0%} of {bytes_text(job.bytes_total)}",
         f"{job.shards_done:,} of {job.shards:,}",
         "" if job.mb_per_s is None else speed_text(job.mb_per_s),
-        _eta(job),
+        _end(job),
     )
     return Row(values, job.lacks_runners or is_silent)
 
@@ -129,12 +129,12 @@ def _waited(job: JobView) -> str:
     return f"{job.name} {job.job_id} has waited {waited}.".capitalize() if waited else ""
 
 
-def _eta(job: JobView) -> str:
+def _end(job: JobView) -> str:
     if not job.unfinished and job.ended_at is not None:
-        return f"ended {job.ended_at:%Y-%m-%d %H:%M}"
+        return f"{job.ended_at:%Y-%m-%d %H:%M}"
     if job.eta_s is None or job.eta_low_s is None or job.eta_high_s is None:
         return ""
-    return f"{duration(job.eta_s)} ({duration(job.eta_low_s)} to {duration(job.eta_high_s)})"
+    return f"in {duration(job.eta_s)} ({duration(job.eta_low_s)} to {duration(job.eta_high_s)})"
 
 
 def _follower(follower: FollowerView) -> Row:

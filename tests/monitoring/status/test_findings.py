@@ -16,6 +16,7 @@ from tests.monitoring.status.statuses import (
     DISK,
     INDEX,
     JOB,
+    NOW,
     PARTS,
     PRIMARY,
     REPLICA,
@@ -40,6 +41,15 @@ def test_parts_that_were_not_read_yet_are_no_findings():
 
     assert status(clusters=None, jobs=None, followers=None, capacity=None, parts=unread).findings == ()
     assert [each.command for each in status(capacity=None).findings] == ["schemaless capacity measure"]
+
+
+def test_the_end_of_a_job_is_a_forecast_or_a_time():
+    """On a narrow page, the name of the column stands before either."""
+    ended = replace(JOB, job_id=2, state="done", unfinished=False, ended_at=NOW)
+    jobs = tables_of(status(jobs=(JOB, ended)))["jobs"]
+
+    assert jobs.columns[-1] == jobs.key == "end"
+    assert [row.values[-1] for row in jobs.rows] == ["in 60 s (50 s to 70 s)", "2026-03-01 12:00"]
 
 
 def test_tables_mark_the_rows_of_faults():
