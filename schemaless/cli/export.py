@@ -33,7 +33,7 @@ from schemaless.ops.export.manifest import Definition, read_definition
 from schemaless.store.arrow.infer import Proposal
 from schemaless.store.cold.targets import Target, open_target
 from schemaless.store.datastore import Datastore
-from schemaless.ui.terminal.output import EXIT_FAILED, facts, hint, note, out, print_result, print_rows, progress
+from schemaless.ui.terminal.output import EXIT_FAILED, error, facts, hint, note, out, print_result, print_rows, progress
 from schemaless.ui.terminal.progress import duration
 
 _SHOWN: Final = 16
@@ -238,14 +238,14 @@ def compact(uri: str, file_bytes: int, min_free_bytes: int | None) -> int:
 
     Consecutive files are merged into one, and files that the manifest does not list are deleted. In a local folder, all
     files of a shard are replaced in one step; repeat a query that was reading the old ones. Exporters can keep running:
-    a shard that an exporter keeps writing to is skipped. The command can be killed at any moment; run it again to
-    continue.
+    a shard that one of them, or another compaction, keeps writing to is skipped. The command can be killed at any
+    moment; run it again to continue.
 
     \b
     Examples:
       schemaless export compact --to /data/mezzanine
 
-    Exit status: 0, or 1 if a shard was skipped because an exporter kept writing to it.
+    Exit status: 0, or 1 if a shard was skipped because another process kept writing to it.
     """
     target, definition = _existing(uri)
     with progress("merging files", definition.shard_count, "shards") as listener:
@@ -254,7 +254,10 @@ def compact(uri: str, file_bytes: int, min_free_bytes: int | None) -> int:
     print_result(asdict(done))
     out().print(f"{counted(done.files_before, 'file')} before, {done.files_after:,} now")
     if done.busy:
-        note(f"shards {shards_text(done.busy)} were busy; run the command again")
+        error(
+            f"shards {shards_text(done.busy)} were skipped, because an exporter or another compaction kept writing to "
+            "them; run the command again"
+        )
     return EXIT_FAILED if done.busy else 0
 
 
@@ -332,8 +335,8 @@ def _show(status: ExportStatus) -> None:
     missing = [file for shard in status.shards for file in shard.missing]
     for file in missing[:_SHOWN]:
         note(f"{status.uri}/{file} is missing; 'schemaless export parquet' writes it again")
-    for number, added_id, error in status.skipped[:_SHOWN]:
-        note(f"shard {number}, added_id {added_id} was exported without its body: {error}")
+    for number, added_id, problem in status.skipped[:_SHOWN]:
+        note(f"shard {number}, added_id {added_id} was exported without its body: {problem}")
     note_waits(status.workers)
 
 

@@ -24,7 +24,7 @@ from schemaless.ops.export.parquet import merged, read_table
 from schemaless.store.cold.targets import Target, lacking_space
 
 _ATTEMPTS: Final = 3
-"""Maximum number of attempts to compact a shard while an exporter is writing to it."""
+"""Maximum number of attempts to compact a shard while another process is writing to it."""
 
 _POLL_S: Final = 5.0
 """Pause between looks at a disk that has too little free, in seconds."""
@@ -37,7 +37,7 @@ class Compacted:
     Attributes:
         files_before: number of files before it.
         files_after: number of files after it.
-        busy: shards that were left unchanged, because an exporter kept writing to them.
+        busy: shards that were left unchanged, because another process kept writing to them.
     """
 
     files_before: int = 0

@@ -12,6 +12,7 @@ import schemaless
 from schemaless.monitoring.metrics import values
 from schemaless.monitoring.status.collector import Collector
 from schemaless.ops.export.admin import exports
+from schemaless.ops.export.compact import Compacted
 from schemaless.store.cold.targets import masked
 from schemaless.store.followers.settings import Settings
 from schemaless.store.internals import internals_of
@@ -184,6 +185,17 @@ def test_credentials_in_a_target_are_refused_and_shown_nowhere(invoke, follow_ur
     archived = invoke("migrate", "run", "--to", "json+zlib", "--archive", credentials[0], url=follow_url)
     assert "the archive must be a folder" in archived.err
     assert "AKIA" not in archived.out + archived.err
+
+
+def test_a_skipped_shard_is_an_error_also_with_q(put, invoke, follow_url, tmp_path, monkeypatch):  # noqa: F811
+    """A quiet command prints errors, but no notes."""
+    put(4)
+    assert invoke("export", "parquet", "--to", tmp_path, url=follow_url).code == 0
+    monkeypatch.setattr("schemaless.cli.export.compact_files", lambda *given, **options: Compacted(8, 6, [1, 2]))
+    result = invoke("export", "compact", "--to", tmp_path, "-q")
+
+    assert result.code == 1
+    assert "shards 1-2 were skipped, because an exporter or another compaction kept writing to them" in result.err
 
 
 @pytest.mark.long
