@@ -75,12 +75,15 @@ def _part(part: PartView) -> Finding:
 
 def _node(cluster: ClusterView, node: NodeView) -> Iterator[Finding]:
     where = f"{cluster.name}, {node.role} {node.address}"
+    reason = (node.fault or "").removeprefix(f"{node.address}: ")
     if not node.up and node.role == "replica":
         command = f"schemaless topology remove-replica --cluster {cluster.name} {_url(node)}"
-        yield Finding("fault", where, "does not answer; start it, or remove it from the catalog", command)
+        text = f"does not answer; if it is down, start it, or remove it from the catalog. The error: {reason}"
+        yield Finding("fault", where, text, command)
     elif not node.up:
         command = f"schemaless topology adopt --cluster {cluster.name} NEW_PRIMARY_URL"
-        yield Finding("fault", where, "does not answer; start it, or promote a replica and adopt it", command)
+        text = f"does not answer; if it is down, start it, or promote a replica and adopt it. The error: {reason}"
+        yield Finding("fault", where, text, command)
     elif node.fault is not None:
         adopts = node.claim == "missing"
         command = f"schemaless topology adopt --cluster {cluster.name} NEW_PRIMARY_URL"

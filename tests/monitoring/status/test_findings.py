@@ -101,6 +101,16 @@ def test_every_finding_has_a_command_that_parses():
     assert everything().faults == severities.count("fault") > 8
 
 
+@pytest.mark.parametrize("node", [PRIMARY, REPLICA])
+def test_a_server_that_does_not_answer_has_a_reason(node):
+    """One without a free connection is not down: nothing is to be promoted or removed then."""
+    fault = f"{node.address}: Too many connections (error 1040); raise max_connections"
+    (found,) = status(clusters=(cluster(replace(node, up=False, fault=fault)),)).findings
+
+    assert found.text.startswith("does not answer; if it is down, start it, or ")
+    assert found.text.endswith(". The error: Too many connections (error 1040); raise max_connections")
+
+
 @pytest.mark.parametrize(
     ("parts", "severity", "where", "command"),
     [
