@@ -12,11 +12,11 @@ from typing import cast
 import click
 
 from schemaless.base.numbers import counted
-from schemaless.cell import Page, StoredCell
+from schemaless.cell import StoredCell
 from schemaless.cli.command import ReadOnlyCommand
 from schemaless.cli.option import option
 from schemaless.cli.quantities import FiniteRange
-from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.errors import CorruptBody, InvalidInput, SchemalessError
 from schemaless.ops.admin.ndjson import dump_line
 from schemaless.store.datastore import Datastore
 from schemaless.store.internals import internals_of
@@ -63,8 +63,8 @@ def tail(
 
     Each line is one cell in the format of 'schemaless dump', with its shard number. Cells of a shard are printed in
     added_id order, and none is skipped, however late it is committed: while an open transaction may still add a lower
-    added_id, the output of the shard pauses, with a note on standard error. Cells of different shards are in no
-    particular order.
+    added_id, the output of the shard pauses, with a note on standard error. With --follow, it also pauses while a
+    server is unavailable. Cells of different shards are in no particular order.
 
     With --offsets, the command prints a line before it saves the location, so lines may be repeated after a crash, but
     none is lost.
@@ -116,6 +116,7 @@ class _Tail:
     offsets: Path | None
     _held_since_s: dict[int, float] = field(default_factory=dict)
     _reported: set[int] = field(default_factory=set)
+    _retry_at_s: dict[int, float] = field(default_factory=dict)
     _saved: dict[int, int] = field(default_factory=dict)
     _saved_at_s: float = 0.0
 
@@ -127,28 +128,39 @@ class _Tail:
             poll_s: interval at which to check for new cells, in seconds; None to return at the end of all feeds.
         """
         sink, left = data_sink(), limit
-        dictionaries = internals_of(self.store).dictionaries
         while True:
-            moved = False
+            moved = held = False
             for shard in self.shards:
-                page = self.store.get_stored_cells_for_shard(
-                    shard,
-                    self.locations[shard],
-                    _PAGE_CELLS if left is None else min(left, _PAGE_CELLS),
-                    column_name=self.column,
-                    read_from=self.read_from,
-                )
-                self._report_stall(shard, page)
-                if page.next_location == self.locations[shard]:
+                if time.monotonic() < self._retry_at_s.get(shard, 0.0):
                     continue
-                moved = True
-                for cell in page.cells:
-                    try:
-                        line = dump_line(cell, stored=self.stored, dictionaries=dictionaries)
-                    except CorruptBody:
-                        error(f"to continue after the damaged cell: --shards {shard} --location {cell.added_id}")
+                try:
+                    page = self.store.get_stored_cells_for_shard(
+                        shard,
+                        self.locations[shard],
+                        _PAGE_CELLS if left is None else min(left, _PAGE_CELLS),
+                        column_name=self.column,
+                        read_from=self.read_from,
+                    )
+                    # A dictionary may have to be read; no line is written twice if that fails.
+                    lines, damage = self._lines(page.cells)
+                except SchemalessError as problem:
+                    if poll_s is None or not problem.retryable:
                         raise
+                    self._retry_at_s[shard] = time.monotonic() + poll_s
+                    self._report_stall(shard, str(problem), note_after_s=0.0)
+                    continue
+                if page.next_location == self.locations[shard]:
+                    held = held or page.held is not None
+                    self._report_stall(shard, page.held)
+                    continue
+                self._report_stall(shard, None)
+                moved = True
+                for line in lines:
                     sink.write(b'{"shard": %d, ' % shard + line[1:] + b"\n")
+                if damage is not None:
+                    after = page.cells[len(lines)].added_id
+                    error(f"to continue after the damaged cell: --shards {shard} --location {after}")
+                    raise damage
                 # Only cells that were flushed out of this process count as written.
                 sink.flush()
                 self.locations[shard] = page.next_location
@@ -161,21 +173,32 @@ class _Tail:
                 if poll_s is None:
                     return
                 self._save_periodically()
-                time.sleep(min(poll_s, _HELD_POLL_S) if self._held_since_s else poll_s)
+                time.sleep(min(poll_s, _HELD_POLL_S) if held else poll_s)
 
-    def _report_stall(self, shard: int, page: Page[StoredCell]) -> None:
-        """Say on standard error why a shard's feed has been held for more than two seconds."""
+    def _lines(self, cells: Sequence[StoredCell]) -> tuple[list[bytes], CorruptBody | None]:
+        """Return cells as lines, up to the first damaged one, and the error of that."""
+        lines: list[bytes] = []
+        try:
+            for cell in cells:
+                line = dump_line(cell, stored=self.stored, dictionaries=internals_of(self.store).dictionaries)
+                lines.append(line)
+        except CorruptBody as damage:
+            return lines, damage
+        return lines, None
+
+    def _report_stall(self, shard: int, reason: str | None, note_after_s: float = _HELD_NOTE_AFTER_S) -> None:
+        """Say on standard error why a shard has waited for longer than ``note_after_s``; None if it does not wait."""
         now_s = time.monotonic()
-        if page.next_location != self.locations[shard] or page.held is None:
+        if reason is None:
             since_s = self._held_since_s.pop(shard, now_s)
             if shard in self._reported:
                 note(f"shard {shard} continues, after {now_s - since_s:.0f} s")
             self._reported.discard(shard)
             return
         since_s = self._held_since_s.setdefault(shard, now_s)
-        if shard not in self._reported and now_s - since_s > _HELD_NOTE_AFTER_S:
+        if shard not in self._reported and now_s - since_s >= note_after_s:
             self._reported.add(shard)
-            note(f"shard {shard} waits after added_id {page.next_location}: {page.held}")
+            note(f"shard {shard} waits after added_id {self.locations[shard]}: {reason}")
 
     def _save_periodically(self) -> None:
         if time.monotonic() - self._saved_at_s >= _SAVE_EVERY_S:

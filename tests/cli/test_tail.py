@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from schemaless import NewCell
+from schemaless import Datastore, NewCell, ServerUnavailable
+from schemaless.ops.admin.ndjson import dump_line
 from schemaless.store.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
@@ -129,6 +130,36 @@ def test_follow_writes_new_cells_and_keeps_its_offsets(start, eventually, fresh_
     assert sorted(seen) == [0, 1, 2]
     assert (process.returncode, out) == (3, b""), err
     assert [line["body"] for line in lines(out_again.decode())] == ["later"]
+
+
+def test_follow_waits_for_a_server_that_is_away(invoke, tail_url, cells, monkeypatch):
+    """From where it was, with a note, while other shards continue; without --follow, the command fails."""
+    read, failures, dumped = Datastore.get_stored_cells_for_shard, {0: 2, 2: 1}, []
+
+    def fail_first(store, shard, *arguments, **options):
+        if failures.get(shard, 0):
+            failures[shard] -= 1
+            raise ServerUnavailable("connection refused", node="db-1:3306", shard=shard)
+        return read(store, shard, *arguments, **options)
+
+    def fail_third(cell, **options):
+        dumped.append(cell)
+        if len(dumped) == 3:
+            raise ServerUnavailable("no dictionary", node="db-1:3306")
+        return dump_line(cell, **options)
+
+    monkeypatch.setattr(Datastore, "get_stored_cells_for_shard", fail_first)
+    monkeypatch.setattr("schemaless.cli.cell_tail.dump_line", fail_third)
+    failed = invoke("cell", "tail", url=tail_url)
+    assert (failed.code, failed.out) == (1, "")
+    assert "connection refused" in failed.err
+
+    result = invoke("cell", "tail", "--follow", "--poll", 0.01, "--limit", 20, url=tail_url)
+    assert result.code == 0
+    assert Counter(line["body"]["n"] for line in lines(result.out)) == Counter(range(20))
+    assert "db-1:3306: no dictionary" in result.err
+    for shard in (0, 2):
+        assert f"shard {shard} waits after added_id 0: db-1:3306, shard {shard}: connection refused" in result.err
 
 
 @pytest.mark.long
