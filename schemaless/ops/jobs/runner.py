@@ -37,6 +37,9 @@ _STORE_S: Final = 2.0
 _REST: Final = 4
 """Ratio of the pause after a step to the step's duration."""
 
+_RESERVED_S: Final = 10.0
+"""Longest time for which a runner reserves a job's rate limit at once, in seconds."""
+
 _MARGIN_S: Final = 10.0
 """Time before its lease expires at which a runner that cannot renew it stops working, in seconds."""
 
@@ -167,11 +170,16 @@ class ShardRun:
             (rest or self.rest)(time.monotonic() - began_s)
 
     def spend(self, amount: int) -> None:
-        """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises."""
-        mb_per_s = self.thresholds.max_mb_per_s
-        if mb_per_s is None:
-            return
-        self._wait(self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6))
+        """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises.
+
+        A large amount is reserved in parts, so that all runners together never reserve far ahead: see ``sql.spend``.
+        """
+        while (mb_per_s := self.thresholds.max_mb_per_s) is not None:
+            part = min(amount, max(1, int(mb_per_s * 1e6 * _RESERVED_S)))
+            self._wait(self.job_store.spend(self.job.job_id, part, mb_per_s * 1e6))
+            amount -= part
+            if amount <= 0:
+                return
 
     @property
     def yields(self) -> bool:

@@ -305,7 +305,7 @@ def update_look(
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
     """Advance the time up to which a job's budget is spent, starting no earlier than now, so unused budget is lost.
 
-    A time that is hours ahead is from before the server's clock was set back.
+    A time that is hours ahead is from before the server's clock was set back, because runners reserve only seconds.
     """
     spent = b"IF(budget_us BETWEEN %b AND %b + %d, budget_us, %b)" % (_NOW_US, _NOW_US, _MOST_AHEAD_US, _NOW_US)
     end = b"LAST_INSERT_ID(%b + %d)" % (spent, cost_us)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from schemaless.ops.jobs.runner import ShardRun, Stopped
+from schemaless.ops.jobs.throttle import Thresholds
 
 
 def run_that_records(calls: list[object], *, stops_before: int = -1) -> Any:
@@ -76,3 +77,28 @@ def test_gate_rest_and_checkpoint_can_be_replaced():
 
     assert list(blocks) == [0, 1]
     assert calls == [*["both gates", "read", "saved", "both rest"] * 2, "both gates"]
+
+
+@pytest.mark.once
+def test_a_large_block_reserves_little_of_a_low_rate_limit_at_once():
+    """Only a clock that was set back leaves a budget far ahead; a limit that is raised counts while a runner waits."""
+    calls: list[object] = []
+
+    def wait(seconds: float) -> None:
+        calls.append(("wait", seconds))
+        if calls.count(("wait", 10.0)) == 3:
+            run.thresholds = Thresholds(max_mb_per_s=1)
+
+    def spend(job_id: int, amount: int, per_s: float) -> float:
+        calls.append((amount, per_s))
+        return amount / per_s
+
+    run: Any = SimpleNamespace(
+        thresholds=Thresholds(max_mb_per_s=0.001),
+        job=SimpleNamespace(job_id=1),
+        job_store=SimpleNamespace(spend=spend),
+        _wait=wait,
+    )
+    ShardRun.spend(run, 4_000_000)
+
+    assert calls == [*[(10_000, 1e3), ("wait", 10.0)] * 3, (3_970_000, 1e6), ("wait", 3.97)]
