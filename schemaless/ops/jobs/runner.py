@@ -169,14 +169,21 @@ class ShardRun:
                 (save or self.checkpoint)()
             (rest or self.rest)(time.monotonic() - began_s)
 
-    def spend(self, amount: int) -> None:
+    def spend(self, amount: int, save: Callable[[], None] | None = None) -> None:
         """Block until the job's rate limit allows ``amount`` more bytes; raises what ``gate`` raises.
 
         A large amount is reserved in parts, so that all runners together never reserve far ahead: see ``sql.spend``.
+
+        Args:
+            amount: number of bytes.
+            save: called before each wait during which a checkpoint is due.
         """
         while (mb_per_s := self.thresholds.max_mb_per_s) is not None:
             part = min(amount, max(1, int(mb_per_s * 1e6 * _RESERVED_S)))
-            self._wait(self.job_store.spend(self.job.job_id, part, mb_per_s * 1e6))
+            seconds = self.job_store.spend(self.job.job_id, part, mb_per_s * 1e6)
+            if save is not None and seconds and self.due(seconds):
+                save()
+            self._wait(seconds)
             amount -= part
             if amount <= 0:
                 return
@@ -211,9 +218,9 @@ class ShardRun:
             time.sleep(min(left_s, _HEARTBEAT_S))
         return slept_s
 
-    def due(self) -> bool:
-        """Whether a checkpoint is due."""
-        return time.monotonic() - self._saved_s >= _CHECKPOINT_S
+    def due(self, within_s: float = 0.0) -> bool:
+        """Whether a checkpoint is due, or will be within a time."""
+        return time.monotonic() - self._saved_s + within_s >= _CHECKPOINT_S
 
     def checkpoint(self) -> None:
         """Store ``state`` in the catalog.

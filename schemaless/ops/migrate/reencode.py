@@ -237,7 +237,7 @@ class _ShardWork:
                 if len(blocks) > 1:
                     # The bodies of the whole page are in memory besides this block's.
                     self._settle()
-                self._run.spend(sum(int(row[6] or 0) for row in block))
+                self._run.spend(sum(int(row[6] or 0) for row in block), self._save)
                 began_s = time.monotonic()
                 self._submit(self.prepare(self._read(block), self._payloads))
                 if self._run.yields:
@@ -462,6 +462,8 @@ class _ShardWork:
         self._committed = []
 
     def _save(self) -> None:
+        # What is in flight counts too, because a wait may follow, and an end without warning.
+        self._settle()
         self._confirm()
         self._note()
         self._run.checkpoint()

@@ -15,6 +15,8 @@ from schemaless import InvalidInput, NewStoredCell, UnknownCodec
 from schemaless.codec.envelope import describe_body
 from schemaless.errors import VerificationFailed
 from schemaless.ops.jobs.job_store import JobStore
+from schemaless.ops.jobs.runner import ShardRun
+from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.ops.migrate import body_updates, rebuild, reencode
 from schemaless.ops.migrate import run as migrate
 from schemaless.ops.migrate.archive import digest_of
@@ -341,6 +343,31 @@ def test_run_continues_an_interrupted_one(fresh_store, legacy, monkeypatch, migr
     assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
     for row, column, ref_key, document in legacy:
         assert fresh_store.get_cell(row, column, ref_key).body == document
+
+
+def test_a_run_counts_its_work_before_it_waits_for_the_rate_limit(fresh_store, legacy, migrate_store, monkeypatch):
+    """A run that is paused while it waits, and then killed, leaves no block out of its counts."""
+    counted, replaced, reserved, waits, gate = [], [], itertools.count(), [], ShardRun.gate
+
+    def spend(job_store, *_):
+        waits.append(float(next(reserved) in (4, 6)))
+        return waits[-1]
+
+    def gated(run):
+        if waits and waits.pop():
+            counted.append(next(state.cells for state in run.job_store.shards(1) if state.shard == run.state.shard))
+            bodies = [cell.body for cell in fresh_store.scan_shard(run.state.shard)]
+            replaced.append(sum(describe_body(body).name != "legacy" for body in bodies))
+        gate(run)
+
+    monkeypatch.setattr(JobStore, "spend", spend)
+    monkeypatch.setattr(ShardRun, "gate", gated)
+    spec = MigrateSpec(thresholds=Thresholds(max_mb_per_s=1))
+    report = migrate.run(migrate_store, spec, count=1, bounds=OF_TEN)
+
+    assert report.total().cells == 300
+    assert len(counted) == 2
+    assert counted == replaced
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
