@@ -40,6 +40,9 @@ _REST: Final = 4
 _RESERVED_S: Final = 10.0
 """Longest time for which a runner reserves a job's rate limit at once, in seconds."""
 
+_RELEASE_S: Final = 5.0
+"""Time for which a runner tries to release its lease, in seconds; after that, the lease has to expire."""
+
 _MARGIN_S: Final = 10.0
 """Time before its lease expires at which a runner that cannot renew it stops working, in seconds."""
 
@@ -106,8 +109,20 @@ class ShardRun:
             message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
             # The error of the block takes precedence over one of these statements; without them the lease expires.
             with suppress(SchemalessError):
+                self._release(message)
+
+    def _release(self, message: str | None) -> None:
+        give_up_s = time.monotonic() + _RELEASE_S
+        while True:
+            try:
                 self._record_failures()
                 self.job_store.leases.release(self.job.job_id, self.state, message=message)
+            except SchemalessError as error:
+                if not error.retryable or time.monotonic() > give_up_s:
+                    raise
+                time.sleep(_HEARTBEAT_S)
+            else:
+                return
 
     def gate(self) -> None:
         """Block until work may continue; call it before every statement that puts load on a server.

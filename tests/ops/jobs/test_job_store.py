@@ -8,8 +8,10 @@ from schemaless import InvalidInput, JobConflict, LeaseLost
 from schemaless.base.runner_names import is_dead_here, process_of, runner_name
 from schemaless.ops.jobs.job import Failure
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.leases import INTERRUPTED
+from schemaless.ops.jobs.leases import INTERRUPTED, Leases
+from schemaless.ops.jobs.runner import ShardRun, Stopped
 from schemaless.ops.jobs.throttle import Look
+from schemaless.wire.errors import ReadOnly
 
 pytestmark = pytest.mark.mysql
 
@@ -105,6 +107,24 @@ def test_a_dead_runners_shard_is_taken_over_and_its_writes_are_refused(job_store
         with pytest.raises(LeaseLost, match="another runner took over shard 0 of job 1"):
             late()
     assert job_store.leases.renew(1, second, "cluster-1").state == "running"
+
+
+def test_a_runner_releases_its_shard_when_the_catalog_is_writable_again(job_store, job, monkeypatch):
+    """Otherwise, a driver that stops would wait for the lease."""
+    release, refused = Leases.release, []
+
+    def read_only(leases, job_id, state, **changes):
+        if not refused:
+            refused.append(changes)
+            raise ReadOnly("read-only", node="db:3306")
+        release(leases, job_id, state, **changes)
+
+    monkeypatch.setattr(Leases, "release", read_only)
+    with pytest.raises(Stopped), ShardRun(job_store, job, job_store.leases.claim(1, 0, "a"), "cluster-1"):
+        raise Stopped
+
+    assert refused == [{"message": None}]
+    assert not job_store.shards(1)[0].held
 
 
 def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
