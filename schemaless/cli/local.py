@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from schemaless.cli.command import Command, JSONCommand, QueryCommand
 from schemaless.cli.option import option
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
+from schemaless.local import sql as local_sql
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
 from schemaless.local.replication import session
@@ -161,6 +163,8 @@ def up(servers: int, flavour: str | None, engine: str, folder: Path, **asked: An
     for server in running:
         for started in (server, *server.replicas):
             out().print(f"{started.name}  {started.flavour} {started.version}  {started.url}", soft_wrap=True)
+    if _have_datastore(running):
+        return
     hint("next, create a datastore on these servers:")
     on_engine = " --engine rocksdb" if engine == "rocksdb" else ""
     _echo_command(
@@ -180,6 +184,14 @@ def up(servers: int, flavour: str | None, engine: str, folder: Path, **asked: An
         sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
         _echo_command("schemaless topology watch", f"--url {several}")
+
+
+def _have_datastore(servers: list[LocalServer]) -> bool:
+    for server in servers:
+        with suppress(LocalServerError), session(server) as opened:
+            if opened.run(local_sql.SELECT_ANY_SHARD):
+                return True
+    return False
 
 
 def _echo_command(*parts: str) -> None:

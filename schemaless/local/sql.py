@@ -101,3 +101,7 @@ def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...
 def set_global(name: str, value: str | int) -> bytes:
     """Set a global variable until the server restarts."""
     return b"SET GLOBAL %b=%b" % (name.encode(), literal(value))
+
+
+SELECT_ANY_SHARD: Final = b"SELECT 1 FROM information_schema.tables WHERE table_name = 'shard_identity' LIMIT 1"
+"""Selects a row if a datastore has shards on the server."""

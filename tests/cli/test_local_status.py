@@ -53,6 +53,19 @@ def test_status_of_a_server_that_does_not_run_prints_no_url(running, invoke, num
 
 
 @pytest.mark.mysql
+def test_up_proposes_a_datastore_only_where_there_is_none(invoke, monkeypatch, servers, fresh_store):
+    """Servers are also started again after each start of the machine."""
+    monkeypatch.setattr(local_servers, "up", lambda *arguments, **options: [servers[0]])
+    again = invoke("local", "up")
+    monkeypatch.setattr("schemaless.local.sql.SELECT_ANY_SHARD", b"SELECT 1 FROM DUAL WHERE 1 = 0")
+    first = invoke("local", "up")
+
+    assert (again.code, first.code) == (0, 0)
+    assert ["schemaless create" in each.out for each in (again, first)] == [False, True]
+    assert ["next, create" in each.err for each in (again, first)] == [False, True]
+
+
+@pytest.mark.mysql
 def test_sql_without_a_client_runs_the_statements_itself(invoke, monkeypatch, tmp_path, servers):
     """Rows are printed as a table; the first statement that fails ends the command with exit status 1."""
     monkeypatch.setattr(local_servers, "status", lambda folder: [running_as(servers[0])])
