@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from multiprocessing.connection import Connection, wait
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from schemaless.base.interrupts import ignore_interrupts, starting_processes
 from schemaless.base.logger import log
 from schemaless.base.runner_names import runner_name
-from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.errors import InvalidInput, SchemalessError, ServerError
 from schemaless.store.followers.access import DatastoreAccess
 from schemaless.store.followers.black_box import BlackBox
 from schemaless.store.followers.handler import Handler
@@ -408,7 +408,12 @@ def _work(work: Work, name: str, timing: Timing, role: Role, box: BlackBox, line
     ignore_interrupts()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stop = threading.Event()
-    with work.open() as (access, handlers):
+    with ExitStack() as stack:
+        try:
+            access, handlers = stack.enter_context(work.open())
+        except ServerError as error:
+            log.warning("a worker of %s cannot open the datastore: %s", work.title, error)
+            sys.exit(1)
         worker = Worker(access, handlers, name, timing=timing, stop=stop, role=role, box=box)
         threading.Thread(target=_listen, args=(line, worker, stop), daemon=True).start()
         # Returns after ``stop`` is set, or when all followers have been removed.

@@ -59,6 +59,28 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
     assert (over._removed, over._made) == (True, 1)
 
 
+@dataclass(frozen=True)
+class Full:
+    """A worker whose server has no free connection."""
+
+    title: str = "trigger full"
+
+    @contextmanager
+    def open(self) -> Iterator[OpenWork]:
+        raise ServerUnavailable("Too many connections", node="db-1", code=1040)
+        yield
+
+
+def test_a_worker_that_cannot_connect_says_so_in_one_line(follow_store, capfd):
+    """A server that refuses connections for a while is no fault of the program's, so no traceback is printed."""
+    full = Supervisor(internals_of(follow_store).follower_access, Full(), lambda: ["trigger:full"], 1)
+    full.run(lambda: full._healthy[0].again_s > 0)
+    said = capfd.readouterr().err
+
+    assert "a worker of trigger full cannot open the datastore: db-1: Too many connections" in said
+    assert "Traceback" not in said
+
+
 class NoSharedMemory:
     """A context in a container whose /dev/shm is read-only."""
 
