@@ -134,7 +134,7 @@ class Driver:
             raise
 
     def _poll(self) -> None:
-        """Read the job's state, and release what dead runners and ended calls hold. A claim detects later changes."""
+        """Read the job's state, and release the shards of dead runners. A claim detects later changes by others."""
         job_id = self._job.job_id
         self._job = self._job_store.job(job_id)
         waiting = [state for state in self._job_store.shards(job_id, counters=False) if state.state == "waiting"]
@@ -147,13 +147,9 @@ class Driver:
         for state in reversed(waiting):
             if state.shard in calls:
                 continue
-            own = (state.runner or "").startswith(self._name)
-            if state.held and not own:
+            if state.held:
                 self._held[self._cluster(state.shard)] += 1
             else:
-                if state.held:
-                    # Its call has ended while the catalog took no writes.
-                    self._job_store.leases.release_left(job_id, state)
                 self._free.setdefault(self._cluster(state.shard), []).append(state.shard)
         self._polled_s = time.monotonic()
 

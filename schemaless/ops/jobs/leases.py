@@ -162,11 +162,6 @@ class Leases:
         self._guarded(job_id, state, changes, None, ended=after != "waiting")
         state.state = after
 
-    def release_left(self, job_id: int, state: ShardState) -> None:
-        """Release a shard whose runner has ended and could not; without effect if another one has claimed it."""
-        changes: dict[str, Value] = {"message": INTERRUPTED}
-        self._catalog.execute(sql.update_shard(self._name, state.lease(job_id), changes, lease_s=None))
-
     def release_dead(self, job_id: int, runner_prefix: str) -> int:
         """Release the watches and shards of dead runners; return the number of shards."""
         self._catalog.execute(sql.free_watches(self._name, job_id, runner_prefix))

@@ -28,7 +28,7 @@ from schemaless.codec.recode import recode
 from schemaless.ops.jobs import driver
 from schemaless.ops.jobs.driver import Driver
 from schemaless.ops.jobs.job_store import JobStore
-from schemaless.ops.jobs.leases import INTERRUPTED, Leases
+from schemaless.ops.jobs.leases import Leases
 from schemaless.ops.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.ops.jobs.workers import Workers, run_shards, workers
 from schemaless.ops.migrate import rebuild, reencode, restore
@@ -43,7 +43,7 @@ from schemaless.ops.migrate.verify import Fault, check
 from schemaless.ops.tier.sweep import SWEEP
 from schemaless.store.internals import internals_of
 from schemaless.store.opening import Opening, opening_of
-from schemaless.wire.errors import ReadOnly, translated
+from schemaless.wire.errors import translated
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
@@ -532,34 +532,6 @@ def test_learned_values_are_kept_between_shards(fresh_store, legacy, migrate_sto
             Driver(migrate_store, job, work).run(hands)
 
     assert seen == [{}, {"shards": 1}, {"shards": 2}, {"shards": 3}] * 2
-
-
-def test_a_shard_that_its_runner_could_not_release_is_repeated(fresh_store, legacy, migrate_store, monkeypatch):
-    """The driver releases it when the catalog takes writes again, and does not wait until the lease expires."""
-    monkeypatch.setattr(driver, "POLL_S", 0.01)
-    original = Leases.release
-    begun, refused = [], []
-
-    def release(leases, job_id, state, **how):
-        if not refused:
-            refused.append(state.shard)
-            raise ReadOnly("read-only", node="db-1", code=1290)
-        original(leases, job_id, state, **how)
-
-    def work(store, shard_run):
-        begun.append((shard_run.state.shard, shard_run.state.message))
-        if len(begun) == 1:
-            raise ReadOnly("read-only", node="db-1", code=1290)
-        migrate.work(store, shard_run)
-
-    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    monkeypatch.setattr(Leases, "release", release)
-    with workers(1) as hands:
-        ended = Driver(migrate_store, job, work).run(hands)
-
-    assert ended.state == "done"
-    assert bodies(fresh_store) == legacy
-    assert (refused[0], INTERRUPTED) in begun
 
 
 def test_a_runner_adopts_thresholds_changed_between_its_shards(fresh_store, legacy, migrate_store, monkeypatch):
