@@ -135,7 +135,7 @@ class WriteProbe:
         thread = self._threads[primary]
 
         def end(connection: Connection) -> str:
-            rows = connection.rows(select_thread_state(thread))
+            rows = connection.rows(select_thread_state(thread, mariadb=connection.is_mariadb))
             if rows:
                 connection.execute(kill(thread))
             return f" (thread {thread}: {rows[0][0]})" if rows and rows[0][0] else ""

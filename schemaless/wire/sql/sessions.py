@@ -102,9 +102,17 @@ def kill(thread: int, *, query: bool = False) -> bytes:
     return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
 
 
-def select_thread_state(thread: int) -> bytes:
-    """Select what a connection is doing or waiting for; without PROCESS, only the account's own are visible."""
-    return b"SELECT STATE FROM information_schema.PROCESSLIST WHERE ID=%d" % thread
+def process_list(*, mariadb: bool) -> bytes:
+    """Return the view of connections; without PROCESS, only the account's own are visible.
+
+    That of MySQL's information_schema fails while any connection's statement has bytes in it, such as a body.
+    """
+    return b"information_schema.PROCESSLIST" if mariadb else b"performance_schema.processlist"
+
+
+def select_thread_state(thread: int, *, mariadb: bool) -> bytes:
+    """Select what a connection is doing or waiting for."""
+    return b"SELECT STATE FROM %b WHERE ID=%d" % (process_list(mariadb=mariadb), thread)
 
 
 def own_claim(database: str, cluster: str) -> bytes:

@@ -21,6 +21,7 @@ from html import escape
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import pymysql
 import pytest
 from sqlalchemy import make_url
 
@@ -48,6 +49,7 @@ from schemaless.store.triggers.calling import Calls
 from schemaless.store.triggers.supervision import prepare
 from schemaless.topology.model import Cluster
 from schemaless.wire.node import Node
+from schemaless.wire.sql.sessions import process_list
 from schemaless.wire.transactions import OpenTransaction, open_transactions
 from tests.accounts import accounts_on, connect
 from tests.monitoring.metrics.test_dashboard import ALERTS
@@ -186,22 +188,31 @@ def test_the_age_of_a_transaction_does_not_depend_on_summer_time(watched, replic
 
 
 def test_a_write_that_hangs_is_reported_and_no_connections_pile_up_behind_it(watched, replicated, eventually):
-    """Semi-synchronous replication without an acknowledgement: the server's state says so, and a second monitor too."""
+    """Semi-synchronous replication without an acknowledgement: the server's state says so, and a second monitor too.
+
+    Another statement has bytes in it, like most puts.
+    """
     (replica,) = replicated.replicas
-    stuck = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for semi-sync%'"
+    view = process_list(mariadb=replicated.flavour == "mariadb").decode()
+    stuck = f"SELECT COUNT(*) FROM {view} WHERE STATE LIKE 'Waiting for semi-sync%'"
     first: list[NodeView] = []
 
     def hangs() -> bool:
         first[:] = [collected(watched)[1]]
         return first[0].write_problem is not None
 
-    with semi_synchronous(replicated, replica):
+    with ThreadPoolExecutor(1) as threads, semi_synchronous(replicated, replica):
+        busy = pymysql.connect(unix_socket=str(replicated.socket), user="root", ssl_disabled=True)
+        put = threads.submit(busy.query, b"DO SLEEP(600), _binary'\xc1\xff'")
         sql(replica, f"STOP {word(replica)} IO_THREAD")
         try:
             eventually(hangs, "a write is due")
+            assert not put.done()
             status, again, faults = collected(watched)
             connections = sql(replicated, stuck)[0][0]
         finally:
+            sql(replicated, f"KILL {busy.thread_id()}")
+            put.exception(120)
             sql(replica, f"START {word(replica)} IO_THREAD")
             eventually(lambda: sql(replicated, stuck)[0][0] == 0, "the write ends")
 

@@ -18,6 +18,7 @@ from schemaless.ops.erasure.replay import replay, undone
 from schemaless.ops.jobs.throttle import Thresholds
 from schemaless.store.erasures.sql import replace_bodies
 from schemaless.store.internals import internals_of
+from schemaless.wire.sql.sessions import process_list
 
 pytestmark = [pytest.mark.myrocks, pytest.mark.twice]
 
@@ -111,7 +112,8 @@ def test_an_append_without_refill_waits_for_an_erasure_that_has_begun(fresh_stor
         with connection.transaction():
             connection.execute(replace_bodies(shards.database(shard), "cell", [latest.added_id], tombstone(1)))
             append = threads.submit(fresh_store.append_cell, subject, "BASE", {"late": True}, refill=False)
-            waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT added_id%LOCK IN SHARE MODE'"
+            view = process_list(mariadb=connection.is_mariadb)
+            waits = b"SELECT 1 FROM " + view + b" WHERE INFO LIKE 'SELECT added_id%LOCK IN SHARE MODE'"
             eventually(lambda: shards.pool_for(shards.node_of(shard)).rows(waits), "the append waits")
             assert not append.done()
         with pytest.raises(CellErased):

@@ -38,6 +38,7 @@ from schemaless.store.erasures.retention import Policy
 from schemaless.store.erasures.sql import insert_lock_row, lock_log
 from schemaless.store.internals import internals_of
 from schemaless.topology.shards import Shards
+from schemaless.wire.sql.sessions import process_list
 
 pytestmark = [pytest.mark.mysql]
 
@@ -366,7 +367,6 @@ def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
     fresh_store, migrate_store, root, rows, spec, eventually, monkeypatch
 ):
     """A run waits for the lock of the log, which both hold."""
-    waits = b"SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT event_id%FOR UPDATE'"
     publish, published, locked = ShardFiles.publish, threading.Event(), threading.Event()
 
     def before_bodies_are_replaced(files, file, *how):
@@ -381,6 +381,8 @@ def test_bodies_are_replaced_while_no_erasure_or_difference_is_written(
         connection.execute(insert_lock_row(root.database(0)))
         running = threads.submit(TIER.run, migrate_store, spec, [0])
         assert published.wait(120)
+        view = process_list(mariadb=connection.is_mariadb)
+        waits = b"SELECT 1 FROM " + view + b" WHERE INFO LIKE 'SELECT event_id%FOR UPDATE'"
         with connection.transaction():
             connection.rows(lock_log(root.database(0)))
             locked.set()
